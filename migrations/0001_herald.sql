@@ -16,7 +16,7 @@ CREATE TABLE herald.agents (
     policy            jsonb         NOT NULL DEFAULT '{}', -- the operator's policy of the agent
     own_policy        jsonb         NOT NULL DEFAULT '{}', -- the agent's own, which only reduces what the operator's permits
     endpoint          text,                                -- of the last delivery
-    registration      jsonb,                               -- summary of its registration document (store.Registration)
+    registration      jsonb,                               -- summary of its registration document (ledger.Registration)
     server_info       jsonb,
     protocol          text,                                -- MCP revision spoken
     tools             jsonb,
@@ -104,7 +104,7 @@ CREATE TABLE herald.history (
     verified          boolean       NOT NULL DEFAULT false,-- accepted while workers verified the chain's events
     bound             boolean       NOT NULL DEFAULT false,-- job was read from the chain; true before the agent is called
     source            text          NOT NULL DEFAULT '',   -- sender of the job's action
-    trust             smallint      NOT NULL DEFAULT 0,    -- of that sender (store.Trust)
+    trust             smallint      NOT NULL DEFAULT 0,    -- of that sender (ledger.Trust)
     hints             integer       NOT NULL DEFAULT 0,    -- grows with each hint and each reading of a follower
     corrected         text[],                              -- fields of the jobs that the event contradicts
 

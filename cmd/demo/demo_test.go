@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -82,13 +82,13 @@ func TestDemoExplains(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	next := now.Add(13 * time.Second)
-	if got := describeOpen(store.Delivery{Status: outcome.Waiting, Reason: outcome.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
+	if got := describeOpen(ledger.Delivery{Status: outcome.Waiting, Reason: outcome.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
 		t.Error(got)
 	}
 	var out bytes.Buffer
 	tl := newTimeline(&out)
-	tl.printReceived([]store.Delivery{{Status: outcome.Rejected}, {Status: outcome.Delivered, ToolName: "agent.receiveFeedback",
-		History: []store.Attempt{{Arguments: []byte(`{"value":"9977"}`)}}}})
+	tl.printReceived([]ledger.Delivery{{Status: outcome.Rejected}, {Status: outcome.Delivered, ToolName: "agent.receiveFeedback",
+		History: []ledger.Attempt{{Arguments: []byte(`{"value":"9977"}`)}}}})
 	tl.close()
 	if want := "What the agent of story 2 received, as arguments of agent.receiveFeedback:\n  {\n    \"value\": \"9977\"\n  }\n"; !strings.HasPrefix(out.String(), want) {
 		t.Error(out.String())

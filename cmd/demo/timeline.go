@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -113,11 +114,11 @@ func (t *timeline) numberOf(j job.Job) int {
 func (t *timeline) tellRead(r watch.Report) {
 	for i, e := range r.Events {
 		// An event that was mined again in another block is known and not reported.
-		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == store.Accepted {
+		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == ledger.Accepted {
 			n := t.numberOf(e.Job)
 			t.printStep(n, "mined", fmt.Sprintf("block %d, transaction %s", e.Job.BlockNumber,
 				e.Job.TransactionHash.Hex()[:18]+"…"))
-			t.printStep(n, string(store.Accepted), fmt.Sprintf("delivery %s", r.Answers[i].ID))
+			t.printStep(n, string(ledger.Accepted), fmt.Sprintf("delivery %s", r.Answers[i].ID))
 		}
 	}
 	for _, v := range r.Vanished {
@@ -127,7 +128,7 @@ func (t *timeline) tellRead(r watch.Report) {
 
 // tellVanished reports feedback that a reorg removed from the chain. The retraction's delivery belongs to the same
 // story.
-func (t *timeline) tellVanished(v store.Vanished) {
+func (t *timeline) tellVanished(v ledger.Vanished) {
 	t.mu.Lock()
 	number, known := t.later[v.ID]
 	if known && v.Retraction != uuid.Nil {
@@ -186,7 +187,7 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 // seconds it prints the open stories with the reasons of their waits. It returns an error if a story ended
 // unexpectedly.
 func (t *timeline) awaitStories(ctx context.Context, stories []*story) error {
-	ended := make([]store.Delivery, len(stories))
+	ended := make([]ledger.Delivery, len(stories))
 	reported := time.Now()
 	for !t.readEnded(ctx, stories, ended) {
 		if time.Since(reported) >= reportInterval {
@@ -241,7 +242,7 @@ func (t *timeline) printOpen(ctx context.Context, stories []*story) {
 }
 
 // describeOpen returns the status of a delivery and when its next attempt begins.
-func describeOpen(d store.Delivery, now time.Time) string {
+func describeOpen(d ledger.Delivery, now time.Time) string {
 	text := strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
 	if d.Status == outcome.Waiting && d.NextAttemptAt != nil && d.Reason != outcome.BehindEarlier {
 		text += fmt.Sprintf(", again in %s", d.NextAttemptAt.Sub(now).Round(100*time.Millisecond))
@@ -250,7 +251,7 @@ func describeOpen(d store.Delivery, now time.Time) string {
 }
 
 // printReceived prints the arguments that the agent of the first delivered story received.
-func (t *timeline) printReceived(ended []store.Delivery) {
+func (t *timeline) printReceived(ended []ledger.Delivery) {
 	for i, d := range ended {
 		var b bytes.Buffer
 		if d.Status == outcome.Delivered && len(d.History) > 0 &&
@@ -262,7 +263,7 @@ func (t *timeline) printReceived(ended []store.Delivery) {
 	}
 }
 
-func (t *timeline) readEnded(ctx context.Context, stories []*story, ended []store.Delivery) bool {
+func (t *timeline) readEnded(ctx context.Context, stories []*story, ended []ledger.Delivery) bool {
 	for i := range stories {
 		d, err := t.readStory(ctx, t.ids, i+1)
 		if err != nil || !d.Status.Final() {
@@ -279,8 +280,8 @@ func (t *timeline) readEnded(ctx context.Context, stories []*story, ended []stor
 }
 
 // readStory reads the delivery of a story: that of its feedback (ids), or the one that retracts it (retractions).
-// Without one, it returns store.ErrNotFound.
-func (t *timeline) readStory(ctx context.Context, of map[int]uuid.UUID, number int) (store.Delivery, error) {
+// Without one, it returns ledger.ErrNotFound.
+func (t *timeline) readStory(ctx context.Context, of map[int]uuid.UUID, number int) (ledger.Delivery, error) {
 	t.mu.Lock()
 	id, st := of[number], t.worker.Store
 	t.mu.Unlock()

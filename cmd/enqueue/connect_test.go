@@ -59,7 +59,7 @@ func TestPanicIsASentence(t *testing.T) {
 		connect connector
 	}{
 		"\nenqueue: stopped by a fault in Herald: runtime error: invalid memory address": {strings.NewReader("x"), broken},
-		"enqueue: reading stopped because of a fault in Herald: the reader is broken. ":  {half, to(&ledger{}, &released)},
+		"enqueue: reading stopped because of a fault in Herald: the reader is broken. ":  {half, to(&jobList{}, &released)},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), process{nil, nil, c.stdin, &stdout, &stderr}, c.connect)

@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 			if ctx == nil {
 				ctx = t.Context()
 			}
-			l, released := &ledger{fail: c.fail}, 0
+			l, released := &jobList{fail: c.fail}, 0
 			conn := to(l, &released)
 			if c.away {
 				conn = nowhere

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/door/intake"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -28,16 +28,16 @@ const (
 
 // submitter is the part of the intake that this command uses.
 type submitter interface {
-	Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]intake.Answer, error)
+	Submit(ctx context.Context, bodies [][]byte, from ledger.Source) ([]intake.Answer, error)
 }
 
 // tally counts answers by verdict.
-type tally map[store.Verdict]int
+type tally map[ledger.Verdict]int
 
 func (t tally) printTally(w io.Writer) {
-	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t[store.Accepted], t[store.Known],
-		t[intake.Refused], t[store.Conflict])
-	if n := t[store.Refreshed]; n > 0 {
+	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t[ledger.Accepted], t[ledger.Known],
+		t[intake.Refused], t[ledger.Conflict])
+	if n := t[ledger.Refreshed]; n > 0 {
 		fmt.Fprintf(w, ", %d agents refreshed", n)
 	}
 	fmt.Fprintln(w)
@@ -52,7 +52,7 @@ func (t tally) countAll() (n int) {
 }
 
 // countFailed returns the number of jobs that were not taken.
-func (t tally) countFailed() int { return t[intake.Refused] + t[store.Conflict] }
+func (t tally) countFailed() int { return t[intake.Refused] + t[ledger.Conflict] }
 
 // submitJobs enqueues the lines of all sources, one source after the other. Every printed job is committed. After an
 // error it submits nothing more.
@@ -96,7 +96,7 @@ func submitBatch(ctx context.Context, s submitter, bodies [][]byte) ([]intake.An
 	// A signal stops the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
-	got, err := s.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
+	got, err := s.Submit(ctx, bodies, ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect})
 	if err != nil {
 		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input; "+
 			"committed jobs are answered as known", err)
@@ -129,9 +129,9 @@ func (p *printer) addAnswer(at intake.Line, a intake.Answer) {
 	case intake.Refused:
 		path := oneLine(cmp.Or(a.Path, "-"))
 		fmt.Fprintf(&p.buf, "refused %s %s: %s\n", path, oneLine(at.Position()), oneLine(a.Problem))
-	case store.Conflict:
+	case ledger.Conflict:
 		fmt.Fprintf(&p.buf, "conflict %s %s %s %s\n", a.ID, a.Key, a.Path, oneLine(a.Problem))
-	case store.Refreshed:
+	case ledger.Refreshed:
 		p.buf.WriteString("refreshed - -\n") // an agent update has neither id nor key
 	default:
 		fmt.Fprintf(&p.buf, "%s %s %s", a.Verdict, a.ID, a.Key)
@@ -144,17 +144,17 @@ func (p *printer) addAnswer(at intake.Line, a intake.Answer) {
 
 // answerLine is an answer as JSON: for a line of the input, or for an event of a chain.
 type answerLine struct {
-	Verdict    store.Verdict `json:"verdict"`
-	File       string        `json:"file,omitempty"` // only if several are read
-	Line       int64         `json:"line,omitempty"`
-	UpTo       uint64        `json:"upToBlock,omitempty"` // the last block of the range that contained the event
-	ID         uuid.UUID     `json:"id,omitzero"`
-	Key        string        `json:"key,omitempty"`
-	Agent      string        `json:"agent,omitempty"` // refreshed: the agent of the event
-	Field      string        `json:"field,omitempty"`
-	Differs    []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
-	Problem    string        `json:"problem,omitempty"`
-	Retraction uuid.UUID     `json:"retraction,omitzero"` // the delivery that retracts the event
+	Verdict    ledger.Verdict `json:"verdict"`
+	File       string         `json:"file,omitempty"` // only if several are read
+	Line       int64          `json:"line,omitempty"`
+	UpTo       uint64         `json:"upToBlock,omitempty"` // the last block of the range that contained the event
+	ID         uuid.UUID      `json:"id,omitzero"`
+	Key        string         `json:"key,omitempty"`
+	Agent      string         `json:"agent,omitempty"` // refreshed: the agent of the event
+	Field      string         `json:"field,omitempty"`
+	Differs    []string       `json:"differs,omitempty"` // known: fields that differ from the event on the chain
+	Problem    string         `json:"problem,omitempty"`
+	Retraction uuid.UUID      `json:"retraction,omitzero"` // the delivery that retracts the event
 }
 
 func (p *printer) addJSON(l answerLine) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -35,15 +35,15 @@ func key(index int) string {
 	return fmt.Sprintf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/%s/%d#NewFeedback", client, index)
 }
 
-// ledger is an in-memory intake. It uses the real parser and stores rows in a map.
-type ledger struct {
+// jobList is an in-memory intake. It uses the real parser and stores rows in a map.
+type jobList struct {
 	rows    map[string]job.Job
 	batches []int         // number of bodies in each Submit
 	fail    error         // returned by the next Submit
 	called  chan struct{} // if set, receives one value per Submit
 }
 
-func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([]intake.Answer, error) {
+func (l *jobList) Submit(ctx context.Context, bodies [][]byte, _ ledger.Source) ([]intake.Answer, error) {
 	l.batches = append(l.batches, len(bodies))
 	if l.called != nil {
 		defer func() { l.called <- struct{}{} }()
@@ -68,15 +68,15 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([
 		field, differs := j.Conflict(known)
 		switch {
 		case j.Kind == job.KindAgentUpdated:
-			out[i] = intake.Answer{Verdict: store.Refreshed}
+			out[i] = intake.Answer{Verdict: ledger.Refreshed}
 			continue
 		case !there:
-			out[i].Verdict, l.rows[j.Key()] = store.Accepted, j
+			out[i].Verdict, l.rows[j.Key()] = ledger.Accepted, j
 		case differs:
-			out[i].Verdict, out[i].Path = store.Conflict, field
-			out[i].Problem = intake.DescribeConflict(store.Acceptance{Verdict: store.Conflict, Field: field, Stored: known.ContentValue(field)}, j)
+			out[i].Verdict, out[i].Path = ledger.Conflict, field
+			out[i].Problem = intake.DescribeConflict(ledger.Acceptance{Verdict: ledger.Conflict, Field: field, Stored: known.ContentValue(field)}, j)
 		default:
-			out[i].Verdict = store.Known
+			out[i].Verdict = ledger.Known
 		}
 		out[i].ID, out[i].Key = j.ID(), j.Key()
 	}
@@ -106,11 +106,11 @@ func TestSubmit(t *testing.T) {
 		feedback(4), // without a newline at the end
 	}, "\n")
 	var out bytes.Buffer
-	l := &ledger{}
+	l := &jobList{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "the tally", got,
-		tally{store.Accepted: 3, store.Known: 1, store.Refreshed: 1, store.Conflict: 1, intake.Refused: 4})
+		tally{ledger.Accepted: 3, ledger.Known: 1, ledger.Refreshed: 1, ledger.Conflict: 1, intake.Refused: 4})
 	id := func(index int) string { return job.IDOf(key(index)).String() }
 	for i, want := range []string{
 		"accepted " + id(1) + " " + key(1),
@@ -136,7 +136,7 @@ func TestSubmitJSON(t *testing.T) {
 	t.Parallel()
 	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
 	var out bytes.Buffer
-	_, err := submitJobs(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet())
+	_, err := submitJobs(t.Context(), &jobList{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet())
 	heraldtest.Must(t, err)
 	id := job.IDOf(key(1)).String()
 	for i, want := range []string{
@@ -167,8 +167,8 @@ func TestSubmitNamesFileAndLine(t *testing.T) {
 			`{"verdict":"refused","file":"b \u001b[2J.jsonl","line":1,`, `{"verdict":"accepted","file":"b \u001b[2J.jsonl","line":2,`},
 	} {
 		var out bytes.Buffer
-		got, err := submitJobs(t.Context(), &ledger{}, in(), newPrinter(&out, asJSON), quiet())
-		if err != nil || got[store.Accepted] != 2 || got[intake.Refused] != 2 || len(lines(out.String())) != 4 {
+		got, err := submitJobs(t.Context(), &jobList{}, in(), newPrinter(&out, asJSON), quiet())
+		if err != nil || got[ledger.Accepted] != 2 || got[intake.Refused] != 2 || len(lines(out.String())) != 4 {
 			t.Fatalf("%+v, %v\n%s", got, err, out.String())
 		}
 		for i, line := range lines(out.String()) {
@@ -185,7 +185,7 @@ func TestSubmitNothing(t *testing.T) {
 	long := strings.Repeat("x", limit+1) + "\n"
 	for in, refused := range map[string]int{"": 0, "\n": 0, " \n\r\n\t": 0, long + long: 2} {
 		var out bytes.Buffer
-		l := &ledger{}
+		l := &jobList{}
 		got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 		if err != nil || got[intake.Refused] != refused || strings.Count(out.String(), "\n") != refused || len(l.batches) > 0 {
 			t.Errorf("%.10q: %+v, %v, %.100q", in, got, err, out.String())
@@ -200,9 +200,9 @@ func TestSubmitBatches(t *testing.T) {
 		in.WriteString(feedback(i+1) + "\n")
 	}
 	var out bytes.Buffer
-	l := &ledger{}
+	l := &jobList{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
-	if err != nil || got[store.Accepted] != 2*batch+1 {
+	if err != nil || got[ledger.Accepted] != 2*batch+1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	sum := 0
@@ -212,7 +212,7 @@ func TestSubmitBatches(t *testing.T) {
 			t.Errorf("a batch of %d", n)
 		}
 	}
-	if sum != 2*batch+1 || batch > store.MaxAccept {
+	if sum != 2*batch+1 || batch > ledger.MaxAccept {
 		t.Errorf("batches %v", l.batches)
 	}
 	for i, line := range lines(out.String()) {
@@ -226,9 +226,9 @@ func TestSubmitBatches(t *testing.T) {
 	for i := range 80 {
 		in.WriteString(feedback(i+1) + strings.Repeat(" ", limit-200) + "\n")
 	}
-	l = &ledger{}
+	l = &jobList{}
 	got, err = submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
-	if err != nil || got[store.Accepted] != 80 || len(l.batches) < 3 {
+	if err != nil || got[ledger.Accepted] != 80 || len(l.batches) < 3 {
 		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
 	}
 }
@@ -239,7 +239,7 @@ func TestSubmitSlowProducer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
-		l := &ledger{called: make(chan struct{})}
+		l := &jobList{called: make(chan struct{})}
 		var out bytes.Buffer
 		done := make(chan error)
 		go func() {
@@ -266,7 +266,7 @@ func TestSubmitStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		r, w := io.Pipe()
-		l := &ledger{called: make(chan struct{})}
+		l := &jobList{called: make(chan struct{})}
 		var out bytes.Buffer
 		type result struct {
 			tally
@@ -283,7 +283,7 @@ func TestSubmitStopped(t *testing.T) {
 		synctest.Wait()
 		why := errors.New("a signal")
 		cancel(why)
-		if got := <-done; !errors.Is(got.err, why) || got.tally[store.Accepted] != 1 || len(l.batches) != 1 {
+		if got := <-done; !errors.Is(got.err, why) || got.tally[ledger.Accepted] != 1 || len(l.batches) != 1 {
 			t.Errorf("%+v, batches %v", got, l.batches)
 		}
 		_ = w.Close() // the reader's goroutine blocks in Read; the bubble fails if it remains
@@ -314,20 +314,20 @@ func TestSubmitFaults(t *testing.T) {
 	one := feedback(1) + "\n"
 
 	var out bytes.Buffer
-	got, err := submitJobs(t.Context(), &ledger{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
-	if !errors.Is(err, fault) || got[store.Accepted] != 1 || len(lines(out.String())) != 1 {
+	got, err := submitJobs(t.Context(), &jobList{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
+	if !errors.Is(err, fault) || got[ledger.Accepted] != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
 	out.Reset()
-	got, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
+	got, err = submitJobs(t.Context(), &jobList{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || len(got) > 0 || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
-	_, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false),
+	_, err = submitJobs(t.Context(), &jobList{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false),
 		quiet())
 	heraldtest.Fails(t, "answers", err, fault)
 	// The reader's buffer is full of lines that will not be processed.
-	_, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))),
+	_, err = submitJobs(t.Context(), &jobList{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))),
 		newPrinter(&out, false), quiet())
 	heraldtest.Fails(t, "commit", err, fault)
 }
@@ -336,7 +336,7 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.addAnswer(intake.Line{Number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value", Problem: `is "1" in the committed job and "2" in this one`})
+	p.addAnswer(intake.Line{Number: 1}, intake.Answer{Verdict: ledger.Conflict, ID: uuid.Nil, Key: "k", Path: "value", Problem: `is "1" in the committed job and "2" in this one`})
 	p.addAnswer(intake.Line{Number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	heraldtest.Must(t, p.flush())
 	want := "conflict 00000000-0000-0000-0000-000000000000 k value is \"1\" in the committed job and \"2\" in this one\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
@@ -346,6 +346,6 @@ func TestPrinterConflict(t *testing.T) {
 func TestShowTally(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{0, 1000} {
-		newInputBar(io.Discard, size).showTally(tally{store.Known: 3}) // no terminal
+		newInputBar(io.Discard, size).showTally(tally{ledger.Known: 3}) // no terminal
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
@@ -111,7 +111,7 @@ func (r *chainReport) add(report watch.Report) {
 	for i, a := range report.Answers {
 		answer := intake.Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status,
 			Problem: intake.DescribeConflict(a, report.Events[i].Job)}
-		if a.Verdict == store.Refreshed { // an agent update has no key: the line names the agent instead
+		if a.Verdict == ledger.Refreshed { // an agent update has no key: the line names the agent instead
 			answer.Key = fmt.Sprintf("%d:%s", report.Events[i].Job.ChainID, report.Events[i].Job.AgentID)
 		}
 		if err := report.Events[i].Err; err != nil {
@@ -153,8 +153,8 @@ func (r *chainReport) printEnd(stderr io.Writer) {
 }
 
 // addVanished prints a line for a delivery whose event a reorg removed from the chain.
-func (p *printer) addVanished(block uint64, v store.Vanished) {
-	verdict := store.Verdict("vanished") // it had ended, or its kind of event has no retraction
+func (p *printer) addVanished(block uint64, v ledger.Vanished) {
+	verdict := ledger.Verdict("vanished") // it had ended, or its kind of event has no retraction
 	switch {
 	case v.Retraction != uuid.Nil:
 		verdict = "retracted"
@@ -173,13 +173,13 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 	switch {
 	case p.json:
 		line := answerLine{Verdict: a.Verdict, UpTo: block, ID: a.ID, Key: a.Key, Field: a.Path, Problem: a.Problem}
-		if a.Verdict == store.Refreshed {
+		if a.Verdict == ledger.Refreshed {
 			line.Key, line.Agent = "", a.Key
 		}
 		p.addJSON(line)
 	case a.Verdict == intake.Refused:
 		fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
-	case a.Verdict == store.Refreshed:
+	case a.Verdict == ledger.Refreshed:
 		fmt.Fprintf(&p.buf, "refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
 	default:
 		p.addAnswer(intake.Line{}, a)
@@ -208,7 +208,7 @@ func (c *txCommand) Run(t *task) error {
 			return fmt.Errorf("no registry of chain %d emitted an event in this transaction: "+
 				"`worker config` shows the registries", c.Chain)
 		case slices.ContainsFunc(read.Events, func(e eventlog.Entry) bool { return e.Err != nil }) ||
-			slices.ContainsFunc(read.Answers, func(a store.Acceptance) bool { return a.Verdict == store.Conflict }):
+			slices.ContainsFunc(read.Answers, func(a ledger.Acceptance) bool { return a.Verdict == ledger.Conflict }):
 			return errRefused
 		}
 		return nil

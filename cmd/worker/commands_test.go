@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -88,10 +88,10 @@ func TestListsHaveACursor(t *testing.T) {
 func TestAgentsCalls(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	ok := store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, CallTook: 15 * time.Millisecond}
-	timeout := store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, AgentError: "it did not answer"}
-	busy := store.Outcome{Status: outcome.Waiting, Reason: "throttled", Delay: time.Hour, Free: true}
-	for agent, outcomes := range map[int64][]store.Outcome{41: {ok, busy}, 42: {ok, ok, timeout}, 43: {timeout, timeout, ok}, 44: {timeout}} {
+	ok := ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, CallTook: 15 * time.Millisecond}
+	timeout := ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, AgentError: "it did not answer"}
+	busy := ledger.Outcome{Status: outcome.Waiting, Reason: "throttled", Delay: time.Hour, Free: true}
+	for agent, outcomes := range map[int64][]ledger.Outcome{41: {ok, busy}, 42: {ok, ok, timeout}, 43: {timeout, timeout, ok}, 44: {timeout}} {
 		for _, o := range outcomes {
 			d.ended(agent, o)
 		}
@@ -129,8 +129,8 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	gone, good := d.ended(42, dead), d.ended(42, delivered)
-	wait := d.ended(42, store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+	wait := d.ended(42, ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	d.worker(0, "agent", "disable", "8453:42")
 	d.worker(0, "agent", "policy", "8453:42", "onUnknown=hold")
 	d.worker(0, "agent", "enable", "8453:42")

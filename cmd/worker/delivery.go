@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/report"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 type deliveryCmd struct {
@@ -110,7 +110,7 @@ type deliveryShowCmd struct {
 func (c *deliveryShowCmd) Run(a *command) error {
 	o := a.newOperator()
 	d, err := o.ShowDelivery(a.ctx, c.ID)
-	var retraction *store.Delivery
+	var retraction *ledger.Delivery
 	if err == nil && !c.JSON {
 		retraction, err = o.FindRetraction(a.ctx, d.Delivery)
 	}

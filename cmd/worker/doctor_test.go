@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -172,17 +172,17 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	healthy.says("deliveries", doctor.MarkOK, "none is held or overdue, and none failed in the last hour")
 	healthy.says("workers", doctor.MarkOK, "none is running, and no delivery is open")
 	for range 3 {
-		d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+		d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	}
-	d.ended(42, store.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true})
-	late := d.ended(7, store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	d.ended(8, store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
+	d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true})
+	late := d.ended(7, ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	d.ended(8, ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
 	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
 	agent := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
 	failed := records.AgentObservation{State: records.StateFailed, Error: "no answer"}
 	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, failed))
 	for range 2 {
-		d.ended(9, store.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch"})
+		d.ended(9, ledger.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch"})
 	}
 	said := diagnose(t, 0, d.env...)
 	said.says("workers", doctor.MarkWarn, "no worker is running, and 6 deliveries are open: `worker` starts one")

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestAgentShowsEffort(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.ended(42, store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true})
+	d.ended(42, ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true})
 	d.says(0, "effort 60 s left of 60 s a minute; used: nothing yet", "agent", "show", "8453:42")
 
 	client, err := d.queue.Client(10 * time.Second)

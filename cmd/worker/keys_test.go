@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -42,7 +42,7 @@ func (d *desk) sealed(keyset string, n int) {
 		plain, _ := json.Marshal(map[string]string{"Authorization": fmt.Sprint("Bearer hunter", d.index)})
 		c, err := k.Seal(plain, job.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
 		heraldtest.Must(d.t, err)
-		_, _, err = d.store.Accept(d.t.Context(), []store.Intake{{Job: j, SealedHeaders: c}})
+		_, _, err = d.store.Accept(d.t.Context(), []ledger.Intake{{Job: j, SealedHeaders: c}})
 		heraldtest.Must(d.t, err)
 	}
 }
@@ -90,7 +90,7 @@ func TestKeysRotation(t *testing.T) {
 	first := heraldtest.Keyset(t)
 	d.with(first)
 	d.sealed(first, 3)
-	d.ended(8, store.Outcome{Status: outcome.Delivered}) // without headers
+	d.ended(8, ledger.Outcome{Status: outcome.Delivered}) // without headers
 	had := d.keysInUse()
 	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {
 		t.Fatalf("%+v", had)

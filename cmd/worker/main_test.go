@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
@@ -118,12 +119,12 @@ func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 	heraldtest.Must(t, err)
 	defer st.Close()
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"}
-	got, tasks, err := st.Accept(t.Context(), []store.Intake{{Job: j},
+	got, tasks, err := st.Accept(t.Context(), []ledger.Intake{{Job: j},
 		{Refused: "\x1b]0;owned\x07 \u202etxt", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
 	heraldtest.Must(t, err)
 	c, err := st.Claim(t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
 	heraldtest.Must(t, err)
-	_, err = st.Record(t.Context(), c, store.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true,
+	_, err = st.Record(t.Context(), c, ledger.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true,
 		FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value", "clientAddress"},
 		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
 	heraldtest.Must(t, err)
@@ -153,7 +154,7 @@ func TestOperatorCommands(t *testing.T) {
 	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:", "raw cid", "value, clientAddress: the event wins"} {
 		d.says(0, want, "delivery", "show", good.String())
 	}
-	if got := ask[store.Delivery](d, "delivery", "show", good.String()); got.ID != good || !strings.Contains(string(got.Job), "gnp") || len(got.FileDisagrees) != 2 {
+	if got := ask[ledger.Delivery](d, "delivery", "show", good.String()); got.ID != good || !strings.Contains(string(got.Job), "gnp") || len(got.FileDisagrees) != 2 {
 		t.Errorf("%+v", got)
 	}
 	d.says(0, "invalid_job", "delivery", "show", bad.String())

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/alecthomas/kong"
@@ -67,7 +67,7 @@ func parses(args []string) error {
 func TestShowSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	held := d.ended(110, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Endpoint: "https://agent.example/mcp",
+	held := d.ended(110, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Endpoint: "https://agent.example/mcp",
 		Error: "listing the agent's tools: the agent answered HTTP 401 Unauthorized"})
 	d.says(0, "next step store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: "+
 		"worker token login 8453:110 --origin https://agent.example/mcp)", "delivery", "show", held.String())
@@ -81,12 +81,12 @@ func TestShowSaysWhatToDo(t *testing.T) {
 		t.Errorf("%+v", shown)
 	}
 
-	rejected := d.ended(110, store.Outcome{Status: outcome.Rejected, Reason: "tool_not_found", Called: true})
+	rejected := d.ended(110, ledger.Outcome{Status: outcome.Rejected, Reason: "tool_not_found", Called: true})
 	d.says(0, "next step the agent has to offer the tool of the job; one of another name counts when HERALD_TOOL_ALIASES says so; "+
 		"then: worker delivery replay "+rejected.String(), "delivery", "show", rejected.String())
-	dead := d.ended(110, store.Outcome{Status: outcome.Dead, Reason: "timeout"})
+	dead := d.ended(110, ledger.Outcome{Status: outcome.Dead, Reason: "timeout"})
 	d.says(0, "once the agent answers again (worker agent probe 8453:110): worker delivery replay "+dead.String(), "delivery", "show", dead.String())
-	delivered := d.ended(110, store.Outcome{Status: outcome.Delivered, Called: true, Result: json.RawMessage(`{}`)})
+	delivered := d.ended(110, ledger.Outcome{Status: outcome.Delivered, Called: true, Result: json.RawMessage(`{}`)})
 	heraldtest.Lacks(t, "a delivered one", d.out("delivery", "show", delivered.String()), "next step")
 }
 
@@ -94,13 +94,13 @@ func TestShowSaysWhatToDo(t *testing.T) {
 func TestJobIsGone(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	gone := d.ended(110, store.Outcome{Status: outcome.Dead, Reason: "timeout"})
+	gone := d.ended(110, ledger.Outcome{Status: outcome.Dead, Reason: "timeout"})
 	d.sql(`UPDATE herald.history SET job = NULL`)
 	const step = "next step nothing to do: retention deleted the job, so it cannot be delivered again"
 	d.says(0, step, "delivery", "show", gone.String())
 	heraldtest.Lacks(t, "the delivery", d.out("delivery", "show", gone.String()), "worker delivery replay")
 	d.says(0, "next step delivery "+gone.String()+" is dead timeout: nothing to do: retention", "agent", "show", "8453:110")
-	d.ended(111, store.Outcome{Status: outcome.Dead, Reason: "timeout"})
+	d.ended(111, ledger.Outcome{Status: outcome.Dead, Reason: "timeout"})
 	d.says(0, "not moved: 1 dead (without a job: retention deleted it, or it was invalid) 1 would be queued anew", "delivery", "replay", "--status", "dead")
 }
 

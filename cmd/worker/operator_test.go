@@ -23,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -149,12 +150,12 @@ func registryOf(t testing.TB, chain uint64) common.Address {
 }
 
 // accept accepts one feedback for an agent of chain 8453 and claims it.
-func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.Claim) {
+func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *ledger.Claim) {
 	d.t.Helper()
 	d.index++
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1),
 		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))} // each from a different client, so that no ordering key connects them
-	got, tasks, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j}})
+	got, tasks, err := d.store.Accept(d.t.Context(), []ledger.Intake{{Job: j}})
 	if err != nil || len(tasks) != 1 {
 		d.t.Fatalf("%v, %d tasks", err, len(tasks))
 	}
@@ -166,7 +167,7 @@ func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.C
 }
 
 // ended accepts one feedback and records an outcome for it.
-func (d *desk) ended(agent int64, o store.Outcome) uuid.UUID {
+func (d *desk) ended(agent int64, o ledger.Outcome) uuid.UUID {
 	d.t.Helper()
 	id, c := d.accept(agent, registryOf(d.t, 8453))
 	o.Stage = "call"
@@ -195,8 +196,8 @@ func (d *desk) audits() []records.Audit {
 }
 
 var (
-	dead      = store.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, AgentError: "\x1b[2Jno answer \u202e"}
-	delivered = store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Endpoint: "https://a.example/\u202e"}
+	dead      = ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, AgentError: "\x1b[2Jno answer \u202e"}
+	delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Endpoint: "https://a.example/\u202e"}
 )
 
 func TestReplayByFilter(t *testing.T) {
@@ -227,7 +228,7 @@ func TestReplayByFilter(t *testing.T) {
 	heraldtest.Equal(t, "d.status(good)", d.status(good), "delivered")
 	// Up to MaxDispatchedPerAgent deliveries are dispatched to the lane bulk, after new feedback. The rest waits in
 	// Postgres.
-	if n := d.pending(queue.Bulk); n != store.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
+	if n := d.pending(queue.Bulk); n != ledger.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
 		t.Errorf("%d tasks in lane bulk", n)
 	}
 	a := d.audits()
@@ -283,8 +284,8 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	gone := d.ended(42, dead)
-	wait := d.ended(42, store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+	wait := d.ended(42, ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	runs, claim := d.accept(42, registryOf(t, 8453))
 	d.says(0, "1 held 1 waiting not moved: 1 dead (they have ended already) not moved: 1 running (only with --force: the call cannot be taken back) "+
 		"2 would be cancelled. Nothing was changed", "delivery", "cancel", "--agent", "8453:42")
@@ -332,7 +333,7 @@ func TestAgents(t *testing.T) {
 	held, c := d.accept(42, registryOf(t, 8453))
 	heraldtest.Equal(t, "the claim's agent is enabled", c.Enabled, false)
 	_, err := d.store.Record(t.Context(), c,
-		store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true})
+		ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true})
 	heraldtest.Must(t, err)
 	d.says(0, "8453:42 disabled 0 0 0 1", "agent", "list", "--state", "disabled")
 	d.says(0, "open 0 queued, 0 running, 0 waiting, 1 held", "agent", "show", "8453:42")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -40,7 +40,7 @@ func TestAgentPolicy(t *testing.T) {
 func TestPolicyTest(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.ended(41, store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true}) // from client 1
+	d.ended(41, ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true}) // from client 1
 	first, second := d.ended(42, dead), d.ended(42, dead)
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.json")
@@ -86,7 +86,7 @@ func TestReplayLeavesFiltered(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	failed := d.ended(42, dead)
-	skipped := d.ended(42, store.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
+	skipped := d.ended(42, ledger.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
 	line := []string{"delivery", "replay", "--agent", "8453:42"}
 	d.says(0, "1 dead 1 would be queued anew", line...)
 	d.says(0, "1 of 1 queued anew", append(line, "--yes")...)
@@ -103,7 +103,7 @@ func TestReplayLeavesFiltered(t *testing.T) {
 func TestEnableDespitePolicy(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Elsewhere: true})
+	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Elsewhere: true})
 	d.says(0, `operator - {"enabled":false}`, "agent", "policy", "8453:42", "enabled=false")
 	d.says(0, "worker agent policy 8453:42", "delivery", "show", held.String())
 	d.says(exitFailed, "a policy disables", "agent", "enable", "8453:42")

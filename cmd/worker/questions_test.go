@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -26,9 +26,9 @@ import (
 )
 
 // end accepts a job and, with an outcome, claims its delivery and records the outcome.
-func (d *desk) end(j job.Job, o store.Outcome) uuid.UUID {
+func (d *desk) end(j job.Job, o ledger.Outcome) uuid.UUID {
 	d.t.Helper()
-	got, tasks, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j}})
+	got, tasks, err := d.store.Accept(d.t.Context(), []ledger.Intake{{Job: j}})
 	heraldtest.Must(d.t, err)
 	if o.Status == "" {
 		return got[0].ID
@@ -72,21 +72,21 @@ func TestQuestions(t *testing.T) {
 			TransactionHash: common.BigToHash(new(big.Int).SetUint64(client<<8 + index))}
 	}
 	forged := feedback(7, 0xc1, 1)
-	id := d.end(forged, store.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch", Error: "the file has another hash\u202e"}).String()
+	id := d.end(forged, ledger.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch", Error: "the file has another hash\u202e"}).String()
 	var dead uuid.UUID
 	for i := range uint64(3) {
-		dead = d.end(feedback(7+int64(i/2), 0xd0+i, 1), store.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, CallTook: 15 * time.Second,
+		dead = d.end(feedback(7+int64(i/2), 0xd0+i, 1), ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, CallTook: 15 * time.Second,
 			Error: fmt.Sprintf("the agent at https://agent.example/%s did not answer request %d within 15s", uuid.New(), i)})
 	}
 	const sentence = "the agent at # did not answer request # within #"
-	d.end(feedback(9, 0xe1, 1), store.Outcome{Status: outcome.Delivered, Called: true, CallTook: time.Millisecond, AgentOK: true,
+	d.end(feedback(9, 0xe1, 1), ledger.Outcome{Status: outcome.Delivered, Called: true, CallTook: time.Millisecond, AgentOK: true,
 		ServerInfo: json.RawMessage(`{"name": "Weather \u001b[2J50%", "version": "1.0.0"}`)})
-	d.end(feedback(42, 0xf1, 1), store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
-	d.end(feedback(43, 0xa1, 1), store.Outcome{Status: outcome.Cancelled, Reason: "reorg"})
+	d.end(feedback(42, 0xf1, 1), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
+	d.end(feedback(43, 0xa1, 1), ledger.Outcome{Status: outcome.Cancelled, Reason: "reorg"})
 	gone := feedback(44, 0xa2, 1)
 	gone.BlockHash = common.HexToHash("0xb1")
 	taken := d.end(gone, delivered)
-	retraction := d.end(gone.Retraction(taken), store.Outcome{})
+	retraction := d.end(gone.Retraction(taken), ledger.Outcome{})
 	agent := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(forged.IdentityRegistry.Hex()), ID: "7"}
 	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}))
 

@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -61,7 +61,7 @@ func TestTokenSetClient(t *testing.T) {
 	d.protects(s)
 	s.Register("herald", canary+"-secret")
 	origin := originOf(t, s.AgentURL)
-	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
 	d.answers(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -51,7 +51,7 @@ func TestTokenLogin(t *testing.T) {
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "offline_access"}, ClientIDMetadata: true})
 	d.protects(s)
 	origin := originOf(t, s.AgentURL)
-	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	clicks := func(address string) {
 		heraldtest.Contains(t, "the page", s.Visit(address), "Herald has the answer")
 	}

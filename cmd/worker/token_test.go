@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -126,8 +126,8 @@ func (d *desk) nowhere() {
 func TestTokenSet(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
-	other := d.ended(7, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	other := d.ended(7, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	origin := []string{"token", "set", "8453:42", "--origin"}
 
 	d.answers(0, "is stored for https://agent.example/mcp, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",
@@ -433,8 +433,8 @@ func TestTokenOfAnOwnerBefore(t *testing.T) {
 	index := uint(1)
 	given := job.Job{Kind: job.KindAgentUpdated, ChainID: 8453, IdentityRegistry: known.Identity, AgentID: big.NewInt(42), BlockNumber: 4711,
 		TransactionHash: common.Hash{1}, LogIndex: &index, Timestamp: time.Now().Add(time.Hour).Unix()}
-	_, _, err := d.store.Accept(t.Context(), []store.Intake{{Job: given,
-		AgentChange: store.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}}})
+	_, _, err := d.store.Accept(t.Context(), []ledger.Intake{{Job: given,
+		AgentChange: ledger.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}}})
 	heraldtest.Must(t, err)
 	heraldtest.Contains(t, "after the transfer", d.out("agent", "show", "8453:42"), "in block 4711", "00bb, from 0x",
 		"token stored for https://agent.example", "stored before the agent was given to another owner")

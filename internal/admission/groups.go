@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/publicsuffix"
 )
@@ -25,7 +25,7 @@ import (
 // in addition to the worker's slot, and releases it when the agent has answered.
 //
 // The groups of newcomers keep agents that do not answer from occupying all slots. A newcomer is an agent without a
-// success in the last hour (store.RecentSuccess). While an endpoint is resolved, its domain is unknown and not bounded.
+// success in the last hour (ledger.RecentSuccess). While an endpoint is resolved, its domain is unknown and unbounded.
 type group int
 
 const (
@@ -152,7 +152,7 @@ func (g *groups) weighAgent(agent erc8004.Agent, succeeded bool) (newcomer, fail
 		return false, false
 	}
 	last, known := g.latest.Get(agent)
-	known = known && g.now().Sub(last.at) < store.RecentSuccess
+	known = known && g.now().Sub(last.at) < ledger.RecentSuccess
 	return !known || !last.ok, known && !last.ok
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -149,7 +149,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 			t.Errorf("an agent that succeeded waits: %v", err)
 		}
 	}
-	w.clock = w.clock.Add(store.RecentSuccess)
+	w.clock = w.clock.Add(ledger.RecentSuccess)
 	w.refused("a success of an hour ago does not count", w.enters(w.attempt(103), evil(0)))
 
 	// A released slot can be acquired again. A second release has no effect.

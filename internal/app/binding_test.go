@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -38,7 +38,7 @@ func TestBindingPolicy(t *testing.T) {
 		}
 		second := accept(t, w, feedback(t, net, a.URL))
 		t.Log(c.env)
-		d := until(t, w.Store, second, func(d store.Delivery) bool {
+		d := until(t, w.Store, second, func(d ledger.Delivery) bool {
 			return d.Status == c.status && d.Reason == c.reason && (c.status != outcome.Running || len(a.begun) > 0)
 		})
 		if c.status == outcome.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {

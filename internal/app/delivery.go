@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
 )
@@ -118,7 +118,7 @@ func (a *assembly) chainIDs() []uint64 { return slices.Sorted(maps.Keys(a.conten
 func (a *assembly) isDisabled(agent erc8004.Agent) bool {
 	row, err := a.records.AgentRow(context.Background(), agent) // the store bounds the time
 	if err != nil {
-		return !errors.Is(err, store.ErrNotFound)
+		return !errors.Is(err, ledger.ErrNotFound)
 	}
 	server, _ := a.serversFile.findServer(agent)
 	return policy.Levels{Default: a.policyFile.Policy(), Operator: row.Policy.Override(server.Policy),

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -44,10 +45,10 @@ func TestPolicyFile(t *testing.T) {
 	looks := make(chan time.Time)
 	r := runWith(t, Options{PolicyTicks: looks}, env...)
 	w := r.up()
-	ends := func(line []byte, status outcome.Status, reason outcome.Reason) store.Delivery {
+	ends := func(line []byte, status outcome.Status, reason outcome.Reason) ledger.Delivery {
 		t.Helper()
 		return until(t, w.Store, accept(t, w, line),
-			func(d store.Delivery) bool { return d.Status == status && d.Reason == reason })
+			func(d ledger.Delivery) bool { return d.Status == status && d.Reason == reason })
 	}
 	ends(first, outcome.Skipped, "filtered")
 

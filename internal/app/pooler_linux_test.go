@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/operator/doctor"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -54,7 +54,7 @@ func TestBehindPooler(t *testing.T) {
 	pooler.Start()
 	line := feedback(t, net, a.URL)
 	heraldtest.Await(t, "a job is accepted, after the closed connections have been used", func() bool {
-		got, err := w.Intake.Submit(t.Context(), [][]byte{line}, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
+		got, err := w.Intake.Submit(t.Context(), [][]byte{line}, ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect})
 		if err == nil {
 			delivered(t, w.Store, got[0].ID)
 		}

@@ -39,7 +39,7 @@ func (a *assembly) newWorkerRecord() service {
 		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOffTimeout)
 		defer cancel()
-		_ = a.records.RemoveWorker(last, w.ID) // otherwise it counts as running for store.WorkerGone
+		_ = a.records.RemoveWorker(last, w.ID) // otherwise it counts as running for ledger.WorkerGone
 	}).startAfter(func(ctx context.Context) error {
 		report(ctx)
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -41,7 +41,7 @@ func TestServersFile(t *testing.T) {
 	r := runWith(t, Options{ServersTicks: looks}, env...)
 	w := r.up()
 	id := accept(t, w, line)
-	until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == outcome.Held && d.Reason == "agent_disabled" })
+	until(t, w.Store, id, func(d ledger.Delivery) bool { return d.Status == outcome.Held && d.Reason == "agent_disabled" })
 
 	write("{\n")
 	look()
@@ -92,7 +92,7 @@ func TestServersFileReleases(t *testing.T) {
 	w := r.up()
 	held := func(id uuid.UUID, dispatch int) {
 		t.Helper()
-		until(t, w.Store, id, func(d store.Delivery) bool {
+		until(t, w.Store, id, func(d ledger.Delivery) bool {
 			return d.Status == outcome.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
 		})
 	}

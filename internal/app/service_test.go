@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -77,16 +78,16 @@ func agentOf(t testing.TB, line []byte) *big.Int {
 
 func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
 	t.Helper()
-	source := store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+	source := ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}
 	got, err := w.Intake.Submit(heraldtest.Within(t, 20*time.Second), [][]byte{line}, source)
-	if err != nil || got[0].Verdict != store.Accepted {
+	if err != nil || got[0].Verdict != ledger.Accepted {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	return got[0].ID
 }
 
 // until waits until a delivery is as the test wants it.
-func until(t testing.TB, st *store.Store, id uuid.UUID, is func(store.Delivery) bool) (d store.Delivery) {
+func until(t testing.TB, st *store.Store, id uuid.UUID, is func(ledger.Delivery) bool) (d ledger.Delivery) {
 	t.Helper()
 	ctx := heraldtest.Within(t, time.Minute)
 	heraldtest.AwaitState(t, func() bool {
@@ -97,9 +98,9 @@ func until(t testing.TB, st *store.Store, id uuid.UUID, is func(store.Delivery) 
 	return d
 }
 
-func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+func delivered(t testing.TB, st *store.Store, id uuid.UUID) ledger.Delivery {
 	t.Helper()
-	d := until(t, st, id, func(d store.Delivery) bool { return d.Status.Final() })
+	d := until(t, st, id, func(d ledger.Delivery) bool { return d.Status.Final() })
 	if d.Status != outcome.Delivered {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}

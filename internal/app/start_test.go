@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -55,7 +55,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 		"chain 603 cannot be used: ")
 	heraldtest.Lacks(t, "the overview", page, "All is well")
 	for id, delivery := range deliveries {
-		d := until(t, w.Store, delivery, func(d store.Delivery) bool { return d.Status == outcome.Waiting })
+		d := until(t, w.Store, delivery, func(d ledger.Delivery) bool { return d.Status == outcome.Waiting })
 		if d.Reason != "chain_unavailable" {
 			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -40,7 +40,7 @@ func TestStoredToken(t *testing.T) {
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
-	d := until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == outcome.Held })
+	d := until(t, w.Store, id, func(d ledger.Delivery) bool { return d.Status == outcome.Held })
 	if d.Reason != "auth_required" {
 		t.Fatalf("%s: %s", d.Reason, d.Error)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -55,7 +55,7 @@ func (l *countingTokens) PinTokenPath(_ context.Context, _ records.Token, path s
 	return path, l.err
 }
 
-func (l *countingTokens) ReleaseHeld(context.Context, erc8004.Agent, ...outcome.Reason) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, erc8004.Agent, ...outcome.Reason) (int, []ledger.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -133,8 +133,8 @@ func TestTokensWithoutAPath(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
 	const at = "https://agent.example"
-	ledger := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
+	tokens := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
+	z, other := must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error})), must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		a := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)))
 		heraldtest.Equal(t, "the token that a job has sent to "+named, a.token, nil)
@@ -147,8 +147,8 @@ func TestTokensWithoutAPath(t *testing.T) {
 		_, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/evil"))
 		wantHeld(t, err, "its token was stored for "+at+"/victim")
 	}
-	ledger.tokens[0].Path, ledger.err = "", store.ErrNotFound
-	_, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at))
+	tokens.tokens[0].Path, tokens.err = "", ledger.ErrNotFound
+	_, err := other.coversEndpoint(t.Context(), &tokens.tokens[0], Subject{}, endpointAt(at))
 	heraldtest.Equal(t, "the reason", classify.Error(err).Reason, outcome.Throttled)
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	lru "github.com/hashicorp/golang-lru/v2"
 )
@@ -30,7 +30,7 @@ type TokenRecords interface {
 
 // Ledger is the part of the ledger that releases deliveries that were held for a missing credential.
 type Ledger interface {
-	ReleaseHeld(ctx context.Context, a erc8004.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
+	ReleaseHeld(ctx context.Context, a erc8004.Agent, reasons ...outcome.Reason) (released int, tasks []ledger.Task,
 		err error)
 }
 
@@ -318,7 +318,7 @@ func (z *Authorizer) coversEndpoint(ctx context.Context, t *records.Token, s Sub
 		return CoversPath(t.Path, path), nil
 	}
 	var err error
-	if t.Path, err = z.Records.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
+	if t.Path, err = z.Records.PinTokenPath(ctx, *t, path); errors.Is(err, ledger.ErrNotFound) {
 		return false, outcome.Pause(outcome.Throttled, time.Second,
 			"the token stored for "+string(t.Origin)+" is just being removed")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // ObserveFailure records that an agent refused its credential, so that not every delivery calls it again, and completes
@@ -70,7 +70,7 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v outcome.
 // proves nothing about stored credentials. A call to an endpoint that the job named counts only if the agent refused a
 // credential at that URL before. It queries the store once per epoch of the agent (see Subject.Epoch), and again after
 // each refusal.
-func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []store.Task {
+func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []ledger.Task {
 	if z == nil || a.Subject.OwnHeaders {
 		return nil
 	}

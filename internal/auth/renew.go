@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	lru "github.com/hashicorp/golang-lru/v2"
 )
@@ -363,7 +363,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		case ctx.Err() != nil:
 			r.yieldLease(ctx, mine)
 			return mine, nil, r.explainWait(ctx, e)
-		case err != nil && !errors.Is(err, store.ErrNotFound):
+		case err != nil && !errors.Is(err, ledger.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
 			return mine, nil, outcome.Pause(outcome.Throttled, time.Second,

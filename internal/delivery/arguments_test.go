@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/memory"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -43,7 +43,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	longest := make(chan int, 8)
 	k := w.newWorker(func(c *Config) {
 		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<19, 20*time.Second, 40*time.Second
-		c.Ledger = &faulty{Ledger: c.Ledger, record: func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+		c.Ledger = &faulty{Ledger: c.Ledger, record: func(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 			longest <- len(o.Arguments)
 			return w.store.Record(ctx, c, o)
 		}}
@@ -93,7 +93,7 @@ func TestArgumentsOfTheUnbound(t *testing.T) {
 	const most = 64 << 20
 	e := &Executor{Config: Config{MaxArgumentBytes: most}, arguments: memory.NewBudget(most)}
 	at := func(unbound bool) *attempt {
-		return &attempt{claim: &store.Claim{}, endpoint: resolvedEndpoint{unbound: unbound,
+		return &attempt{claim: &ledger.Claim{}, endpoint: resolvedEndpoint{unbound: unbound,
 			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: "https://victim.example/mcp"}}}
 	}
 	if release, err := e.reserveArguments(at(true), 8<<20); release == nil || err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
 const (
 	// MaxBatch is the largest number of deliveries in one call, including the leader.
-	MaxBatch = store.MaxFollowers + 1
+	MaxBatch = ledger.MaxFollowers + 1
 	// maxBatchBytes bounds the arguments of a call with several deliveries, in bytes of JSON.
 	maxBatchBytes = 4 << 20
 	// maxBatchAgents is the number of agents whose batchLimit the process remembers (Executor.batches). After the
@@ -30,7 +30,7 @@ const (
 )
 
 // batch is one call with several deliveries of an agent. The attempt of the leader makes the call. The members are the
-// other deliveries, claimed for this call (store.Follower). Each delivery has its own row, attempt and outcome.
+// other deliveries, claimed for this call (ledger.Follower). Each delivery has its own row, attempt and outcome.
 type batch struct {
 	leader  uuid.UUID    // delivery id
 	members []*follower  // the deliveries in the call, without the leader
@@ -165,7 +165,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted)
 		return err
 	}
 	a.call = preparedCall{tool: tool.Name, arguments: tools.List(items...), sanitized: own.Cleaned,
-		recorded: store.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
+		recorded: ledger.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
 		listing: b.single.listing}
 	b.size = len(items)
 	for _, f := range b.members {
@@ -278,12 +278,12 @@ func (e *Executor) readItems(ctx context.Context, answer mcpcall.Answer) map[str
 func splitOne(whole toolAnswer, failure error, results map[string]tools.Item, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {
-		own.Raw = store.KeepSide(whole.Raw)
+		own.Raw = ledger.KeepSide(whole.Raw)
 		return own, failure
 	}
 	r, ok := results[id.String()]
 	if !ok {
-		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not name it"
+		own.Raw, own.detail = ledger.KeepSide(whole.Raw), "the answer does not name it"
 		return own, outcome.Fail(outcome.Unknown,
 			"the agent answered a call of several deliveries and did not say, or said twice, what became of this one")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -278,7 +278,7 @@ func TestSortFollowers(t *testing.T) {
 	e := &Executor{Config: Config{Now: time.Now, Random: func() float64 { return 0 }}}
 	e.Schedule = must(outcome.NewSchedule([]time.Duration{time.Second}))
 	follow := func(client byte, size int, do ...func(*follower)) *follower {
-		f := &follower{size: size, attempt: &attempt{claim: &store.Claim{Budget: 1}}}
+		f := &follower{size: size, attempt: &attempt{claim: &ledger.Claim{Budget: 1}}}
 		f.claim.Job.ClientAddress = common.BytesToAddress([]byte{client})
 		for _, d := range do {
 			d(f)
@@ -286,7 +286,7 @@ func TestSortFollowers(t *testing.T) {
 		return f
 	}
 	waits := func(f *follower) { f.failure = fmt.Errorf("no: %w", io.ErrUnexpectedEOF) }
-	ends := func(f *follower) { f.failure = store.ErrUnreadableJob }
+	ends := func(f *follower) { f.failure = ledger.ErrUnreadableJob }
 	back := func(f *follower) { f.back, f.failure = true, io.ErrUnexpectedEOF }
 	all := []*follower{follow(1, 10), follow(2, 10, waits), follow(2, 10), follow(3, 10, ends), follow(3, 10), follow(4, 10, back), follow(4, 10),
 		follow(5, 10), follow(1, 71), follow(6, 10)}

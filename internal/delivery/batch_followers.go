@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 // follower is the attempt of a delivery that was claimed for the batch of another delivery, the leader.
 type follower struct {
 	*attempt
-	given store.Follower
+	given ledger.Follower
 
 	size    int   // of the arguments, in bytes of JSON
 	failure error // why the attempt failed, before or in the call; nil: it did not fail
@@ -144,11 +144,11 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	}
 	f.size = len(fitted.Sent)
 	f.call = preparedCall{tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
-		recorded: store.KeepSide(fitted.Sent)}
+		recorded: ledger.KeepSide(fitted.Sent)}
 	return nil
 }
 
-// decideFollower returns the outcome of the batch member f (decideOutcome), with three fields of store.Outcome cleared.
+// decideFollower returns the outcome of the batch member f (decideOutcome), with three fields of the outcome cleared.
 // Task and Anew are false, because f has no task in Redis. Moved is false, because the leader's outcome already says
 // that the endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
@@ -213,7 +213,7 @@ func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	if len(back) == 0 {
 		return
 	}
-	given := make([]store.Follower, len(back))
+	given := make([]ledger.Follower, len(back))
 	for i, f := range back {
 		given[i] = f.given
 		f.spans.End("", "", true, nil, e.Now())

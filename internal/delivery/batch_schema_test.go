@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -136,8 +136,8 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 	ids, spooled := flood(12, 1), make(chan bool, 12)
 	dying := w.newWorker(func(c *Config) {
 		c.Servers, c.Followers = k.executor.Servers, w.store
-		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
-			return store.Recorded{}, errAway
+		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
+			return ledger.Recorded{}, errAway
 		}}
 		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { spooled <- true; return nil }}
 	})
@@ -179,7 +179,7 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 func TestBatchLimitSettles(t *testing.T) {
 	t.Parallel()
 	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now, Metrics: must(NewMetrics(prometheus.NewRegistry()))}, batches: must(lru.New[erc8004.Agent, batchLimit](1))}
-	a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}}
+	a := &attempt{claim: &ledger.Claim{Job: job.Job{Kind: job.KindNewFeedback}}}
 	const calls, most = 100, 20
 	failed, delivered := 0, 0
 	for range calls {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -135,7 +135,7 @@ func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *worl
 		}
 		base += clients
 		for _, answer := range w.submit(jobs...) {
-			if answer.Verdict != store.Accepted {
+			if answer.Verdict != ledger.Accepted {
 				t.Fatalf("%+v", answer)
 			}
 			ids = append(ids, answer.ID)

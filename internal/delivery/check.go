@@ -89,7 +89,7 @@ func (e *Executor) applyFilters(a *attempt) error {
 // turnPause is the free wait of a delivery that does not have the turn of its ordering key.
 const turnPause = 500 * time.Millisecond
 
-// checkTurn returns nil if the delivery has the turn of its ordering key, or needs none (store.Claim.MayCall).
+// checkTurn returns nil if the delivery has the turn of its ordering key, or needs none (ledger.Claim.MayCall).
 // Otherwise it returns a free wait (behind_earlier).
 func checkTurn(a *attempt) error {
 	if a.claim.MayCall {

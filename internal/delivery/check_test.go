@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
@@ -26,13 +26,13 @@ func TestSealedHeaders(t *testing.T) {
 	seal := func(text string) []byte {
 		return must(keys.Seal([]byte(text), sender.HeaderBinding(sender.Action.Endpoint.URL)))
 	}
-	found, err := e.jobEndpoint(&store.Claim{Job: sender, SealedHeaders: seal(`{"X-Key":"hunter2"}`)}, mcpcall.Endpoint{})
+	found, err := e.jobEndpoint(&ledger.Claim{Job: sender, SealedHeaders: seal(`{"X-Key":"hunter2"}`)}, mcpcall.Endpoint{})
 	if err != nil || found.Headers["X-Key"].Reveal() != "hunter2" || !found.ownHeaders {
 		t.Errorf("%+v, %v", found, err)
 	}
 	none := sender
 	none.Action.Endpoint = nil
-	for want, c := range map[outcome.Reason]store.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none},
+	for want, c := range map[outcome.Reason]ledger.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none},
 		outcome.AuthRequired: {Job: sender, SealedHeaders: must(must(secret.Create()).Seal([]byte("{}"), sender.HeaderBinding(sender.Action.Endpoint.URL)))}} {
 		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); classify.Error(err).Reason != want {
 			t.Errorf("%v, want %s", err, want)
@@ -44,10 +44,10 @@ func TestSealedHeaders(t *testing.T) {
 type leases struct {
 	Ledger
 	err      error
-	extended []*store.Claim
+	extended []*ledger.Claim
 }
 
-func (l *leases) Extend(_ context.Context, c *store.Claim, _ time.Duration) error {
+func (l *leases) Extend(_ context.Context, c *ledger.Claim, _ time.Duration) error {
 	l.extended = append(l.extended, c)
 	return l.err
 }
@@ -61,12 +61,12 @@ func TestFollowersLeases(t *testing.T) {
 		left     time.Duration
 		err      error
 		extended int
-	}{"enough is left": {30 * time.Second, nil, 0}, "late": {29 * time.Second, nil, 2}, "lost": {29 * time.Second, store.ErrFenced, 1}} {
+	}{"enough is left": {30 * time.Second, nil, 0}, "late": {29 * time.Second, nil, 2}, "lost": {29 * time.Second, ledger.ErrFenced, 1}} {
 		l := &leases{err: c.err}
 		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 10 * time.Second, RecordTimeout: time.Second, Now: func() time.Time { return now }}}
 		a := &attempt{batch: &batch{size: 3}}
 		for range 2 {
-			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &store.Claim{}, lease: lease{now, c.left}}})
+			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &ledger.Claim{}, lease: lease{now, c.left}}})
 		}
 		if err := e.ensureFollowersLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || len(l.extended) != c.extended {
 			t.Errorf("%s: %d extended, %v", name, len(l.extended), err)

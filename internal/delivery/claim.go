@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -22,8 +22,8 @@ const claimTimeout = 10 * time.Second
 //
 //   - nil without an error: the store refused the claim, for example because the task's n is not the row's dispatch
 //     counter.
-//   - nil with an error: the delivery is not due yet (*store.EarlyError), or Postgres failed.
-//   - an attempt with an error: the delivery is claimed, but its stored job cannot be read (store.ErrUnreadableJob).
+//   - nil with an error: the delivery is not due yet (*ledger.EarlyError), or Postgres failed.
+//   - an attempt with an error: the delivery is claimed, but its stored job cannot be read (ledger.ErrUnreadableJob).
 //     The caller records the outcome that the error decides.
 func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := e.Now()
@@ -31,7 +31,7 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	defer cancel()
 	c, err := e.Ledger.Claim(try, id, n, e.Lease)
 	if c == nil {
-		var early *store.EarlyError
+		var early *ledger.EarlyError
 		if err != nil && !errors.As(err, &early) && ctx.Err() == nil {
 			e.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres),
 				"delivery", id, "error", err)
@@ -50,7 +50,7 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 
 // beginAttempt returns an attempt for a claim, and traces the step claim. server is the agent's entry in the servers
 // file, or nil. err is the error of the claim, or nil.
-func (e *Executor) beginAttempt(c *store.Claim, server *servers.Server, l lease, err error) *attempt {
+func (e *Executor) beginAttempt(c *ledger.Claim, server *servers.Server, l lease, err error) *attempt {
 	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"},
 		agentKnown: c.Bound || !c.Verified}
 	a.levels = policy.Levels{Operator: c.Policy, Own: c.OwnPolicy}
@@ -77,9 +77,9 @@ type lease struct {
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
 // ensureLease makes sure that the claim c does not expire during a call with this timeout. If less than timeout plus
-// LeaseMargin is left of the lease l, it extends the lease. It returns an error if the claim is lost (store.ErrFenced),
-// or if less than timeout is left afterwards.
-func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, timeout time.Duration) error {
+// LeaseMargin is left of the lease l, it extends the lease. It returns an error if the claim is lost
+// (ledger.ErrFenced), or if less than timeout is left afterwards.
+func (e *Executor) ensureLease(ctx context.Context, c *ledger.Claim, l *lease, timeout time.Duration) error {
 	left := l.left(e.Now())
 	if left >= timeout+e.LeaseMargin {
 		return nil
@@ -110,4 +110,4 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 }
 
 // isFenced reports whether err means that this process lost the claim, so that Postgres refuses its writes.
-func isFenced(err error) bool { return errors.Is(err, store.ErrFenced) }
+func isFenced(err error) bool { return errors.Is(err, ledger.ErrFenced) }

@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
@@ -82,7 +82,7 @@ type noIntake struct{}
 
 func (noIntake) FromTask(context.Context, string, []byte) (string, error) { return "", nil }
 
-func (w *completerWorld) claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+func (w *completerWorld) claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.away.Load() {
@@ -95,7 +95,7 @@ func (w *completerWorld) claim(ctx context.Context, id uuid.UUID, n int, lease t
 	return c, err
 }
 
-func (w *completerWorld) record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+func (w *completerWorld) record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 	w.mu.Lock()
 	wait := make(chan struct{})
 	if w.hold {
@@ -108,7 +108,7 @@ func (w *completerWorld) record(ctx context.Context, c *store.Claim, o store.Out
 	case <-wait:
 		return w.base.Record(ctx, c, o)
 	case <-ctx.Done():
-		return store.Recorded{}, ctx.Err()
+		return ledger.Recorded{}, ctx.Err()
 	}
 }
 
@@ -156,13 +156,13 @@ func (w *completerWorld) DropOutcome(context.Context, uuid.UUID) error          
 // accept accepts n deliveries, each to an agent of its own.
 func (w *completerWorld) accept(n int) []uuid.UUID {
 	w.Helper()
-	in := make([]store.Intake, n)
+	in := make([]ledger.Intake, n)
 	ids := make([]uuid.UUID, n)
 	for i := range in {
 		w.accepted++
 		j := storetest.Feedback(w.accepted, 1)
 		j.FeedbackURI = ""
-		in[i], ids[i] = store.Intake{Job: j}, j.ID()
+		in[i], ids[i] = ledger.Intake{Job: j}, j.ID()
 	}
 	if _, tasks, err := w.base.Accept(w.Context(), in); err != nil || len(tasks) != n {
 		w.Fatal(len(tasks), err)
@@ -186,7 +186,7 @@ func (w *completerWorld) deliverAll(ids []uuid.UUID) (ended func() int) {
 	return func() int { return int(n.Load()) }
 }
 
-func (w *completerWorld) row(id uuid.UUID) store.Delivery {
+func (w *completerWorld) row(id uuid.UUID) ledger.Delivery {
 	w.Helper()
 	d, err := w.base.Delivery(w.Context(), id)
 	heraldtest.Must(w, err)
@@ -325,7 +325,7 @@ func TestCompleterShutdown(t *testing.T) {
 func TestCompleterPanics(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
 		ids := w.accept(3*slots.MaxBesideSlots + 1)
-		w.ledger.record = func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) { panic("boom") }
+		w.ledger.record = func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) { panic("boom") }
 		for _, id := range ids[1:] {
 			heraldtest.Equal(t, "the note", must(w.runner.Deliver(t.Context(), id, 1)), "")
 		}
@@ -436,12 +436,12 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 				ids := w.accept(2)
 				w.deliverAll(ids[:1])
 				extended := 0
-				w.ledger.extend = func(ctx context.Context, c *store.Claim, d time.Duration) error {
+				w.ledger.extend = func(ctx context.Context, c *ledger.Claim, d time.Duration) error {
 					if extended++; lost { // this process was suspended, and the reconciler expired the lease
 						if _, _, err := w.base.ExpireLeases(ctx, 10, 11); err != nil {
 							t.Error(err)
 						}
-						return store.ErrFenced
+						return ledger.ErrFenced
 					}
 					return w.base.Extend(ctx, c, d)
 				}

@@ -23,7 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -33,16 +33,16 @@ import (
 // Ledger is the part of *store.Store that attempts use.
 type Ledger interface {
 	event.Ledger
-	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
-	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
-	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
+	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error)
+	Extend(ctx context.Context, c *ledger.Claim, d time.Duration) error
+	Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error)
+	Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledOutcome) (ledger.Recorded, error)
 }
 
 // FollowerLedger is the part of *store.Store that claims and releases the members of batches.
 type FollowerLedger interface {
-	ClaimFollowers(ctx context.Context, leader *store.Claim, n int, lease time.Duration) ([]store.Follower, error)
-	GiveBack(ctx context.Context, all []store.Follower) error
+	ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Follower, error)
+	GiveBack(ctx context.Context, all []ledger.Follower) error
 }
 
 // Resolver finds an agent's endpoint.

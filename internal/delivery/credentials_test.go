@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -108,7 +108,7 @@ func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 }
 
 // heldFor waits until a delivery is held because a credential is missing, with the given text in its error.
-func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
+func (w *world) heldFor(id uuid.UUID, says string) ledger.Delivery {
 	w.t.Helper()
 	return w.ends(id, outcome.Held, outcome.AuthRequired, 0, says)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -202,7 +202,7 @@ func TestSilentFilesLeaveSlots(t *testing.T) {
 	for range 2 {
 		id := w.register(at(a.URL))
 		gates.NoteOutcome(w.agentOf(id), true)
-		for range store.MaxDispatchedPerAgent {
+		for range ledger.MaxDispatchedPerAgent {
 			j, _ := w.rate(devnet.Feedback{AgentID: id, URI: fmt.Sprintf("%s/%d", files.URL, len(jobs))})
 			jobs = append(jobs, j)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 )
@@ -44,7 +44,7 @@ type Executor struct {
 
 // attempt is one attempt in progress: its claim, and the results of its steps so far.
 type attempt struct {
-	claim  *store.Claim
+	claim  *ledger.Claim
 	server *servers.Server // the agent's entry in the servers file at the time of the claim; nil: none
 	levels policy.Levels   // the policies of the agent at the time of the claim
 	policy policy.Policy   // the settings in force (policy.Levels.Settings)
@@ -83,7 +83,7 @@ type attempt struct {
 // a single try.
 func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ticket) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
-	var early *store.EarlyError
+	var early *ledger.EarlyError
 	switch {
 	case errors.As(failure, &early):
 		return Result{Status: outcome.Waiting, Reason: early.Reason, Text: early.Text, Free: true,
@@ -96,10 +96,10 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 		failure = t.Acquire(ctx)
 	}
 	if failure == nil {
-		var spooled *store.SpooledOutcome
+		var spooled *ledger.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
-			if !errors.Is(err, store.ErrStale) { // ErrStale: the earlier attempt is recorded; continue
+			if !errors.Is(err, ledger.ErrStale) { // ErrStale: the earlier attempt is recorded; continue
 				return res, err
 			}
 		}

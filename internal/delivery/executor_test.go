@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -70,7 +70,7 @@ func TestDeliveries(t *testing.T) {
 	})
 
 	// ends delivers one feedback and checks its status and reason.
-	ends := func(name string, want outcome.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
+	ends := func(name string, want outcome.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d ledger.Delivery)) {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			id := w.accept(setup(t, w))
 			d := w.until(id, want)
@@ -99,8 +99,8 @@ func TestDeliveries(t *testing.T) {
 	}
 
 	// file checks the verification of the file and the number of attempts.
-	file := func(verification string, attempts int) func(*testing.T, *world, store.Delivery) {
-		return func(t *testing.T, _ *world, d store.Delivery) {
+	file := func(verification string, attempts int) func(*testing.T, *world, ledger.Delivery) {
+		return func(t *testing.T, _ *world, d ledger.Delivery) {
 			if d.FileVerification != verification || d.Attempts != attempts {
 				t.Errorf("%+v", d)
 			}
@@ -117,7 +117,7 @@ func TestDeliveries(t *testing.T) {
 		c := w.gateway.AddFile(lies)
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime", URI: "ipfs://" + c.String(),
 			Hash: crypto.Keccak256Hash(lies)})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		const fields = "agentRegistry, clientAddress, value, valueDecimals, tag1"
 		heraldtest.Equal(t, "the row says", strings.Join(d.FileDisagrees, ", "), fields)
 		// The row is committed before its steps are traced and its log line is written.
@@ -154,7 +154,7 @@ func TestDeliveries(t *testing.T) {
 	}, file("raw", 1))
 	ends("a file that cannot be had is left out", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if d.FileVerification != "unavailable" || d.Attempts != 4 || d.History[0].Reason != "content_unavailable" {
 			t.Errorf("%+v", d)
 		}
@@ -179,7 +179,7 @@ func TestDeliveries(t *testing.T) {
 		return rated(w, at(newAgent(t, func(a *agent) {
 			a.schema = `{"type":"object","properties":{"score":{"type":"integer"}},"additionalProperties":false,"required":["score"]}`
 		}).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if string(d.History[0].Arguments) != `{"score": 100}` {
 			t.Errorf("sent %s", d.History[0].Arguments)
 		}
@@ -187,14 +187,14 @@ func TestDeliveries(t *testing.T) {
 	ends("the tool says no", outcome.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
 		no := answers(`{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
 		return rated(w, at(newAgent(t, no).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if strings.ContainsRune(d.Error, 0x1b) || !strings.Contains(d.Error, "not from") || !strings.Contains(string(d.History[0].Response), "isError") {
 			t.Errorf("%q %s", d.Error, d.History[0].Response)
 		}
 	})
 	ends("a tool renamed since it was listed", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(renaming(t, "agent_receiveFeedback").URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if d.ToolName != "agent_receiveFeedback" || d.Attempts != 1 {
 			t.Errorf("%s after %d attempts", d.ToolName, d.Attempts)
 		}
@@ -214,7 +214,7 @@ func TestDeliveries(t *testing.T) {
 			return true
 		}))
 		return with(rated(w, nil, devnet.Feedback{}), own(a.URL, map[string]any{"X-Key": "hunter2hunter2"}))
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if all := string(asJSON(d)); strings.Contains(all, "hunter2") {
 			t.Errorf("the secret is in the row: %s", all)
 		}
@@ -235,7 +235,7 @@ func TestDeliveries(t *testing.T) {
 	ends("an agent that is not there", outcome.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
 		// A port that was just closed may by now belong to another test's agent. Nothing listens on port 1.
 		return rated(w, at("http://127.0.0.1:1/"), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		if d.Attempts != 4 || len(d.History) != 4 {
 			t.Errorf("%d attempts, %d rows", d.Attempts, len(d.History))
 		}
@@ -243,7 +243,7 @@ func TestDeliveries(t *testing.T) {
 	ends("a template", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime"}), map[string]any{
 			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})
-	}, func(t *testing.T, w *world, d store.Delivery) {
+	}, func(t *testing.T, w *world, d ledger.Delivery) {
 		var sent map[string]any
 		heraldtest.Must(t, json.Unmarshal(d.History[0].Arguments, &sent))
 		if sent["what"] != "uptime is 9977" || sent["index"] != 1.0 || sent["id"] != d.ID.String() || sent["deliveryId"] != d.ID.String() || len(sent) != 4 {
@@ -280,7 +280,7 @@ func renaming(t testing.TB, to string) (a *agent) {
 
 // archived returns the error of a delivery's last task in the web UI's archive; "" if the delivery was not rejected, is
 // not dead and is not held.
-func (w *world) archived(d store.Delivery) string {
+func (w *world) archived(d ledger.Delivery) string {
 	w.t.Helper()
 	if d.Status != outcome.Rejected && d.Status != outcome.Dead && d.Status != outcome.Held {
 		return ""

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -28,26 +29,26 @@ import (
 // faulty is a ledger that can fail before or after the call to the real one.
 type faulty struct {
 	Ledger
-	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
-	extend func(ctx context.Context, c *store.Claim, d time.Duration) error
-	record func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
+	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error)
+	extend func(ctx context.Context, c *ledger.Claim, d time.Duration) error
+	record func(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error)
 }
 
-func (f *faulty) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+func (f *faulty) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error) {
 	if f.claim != nil {
 		return f.claim(ctx, id, n, lease)
 	}
 	return f.Ledger.Claim(ctx, id, n, lease)
 }
 
-func (f *faulty) Extend(ctx context.Context, c *store.Claim, d time.Duration) error {
+func (f *faulty) Extend(ctx context.Context, c *ledger.Claim, d time.Duration) error {
 	if f.extend != nil {
 		return f.extend(ctx, c, d)
 	}
 	return f.Ledger.Extend(ctx, c, d)
 }
 
-func (f *faulty) Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+func (f *faulty) Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 	if f.record != nil {
 		return f.record(ctx, c, o)
 	}
@@ -148,9 +149,9 @@ func TestFaults(t *testing.T) {
 
 	w.run(t, "what Postgres will never take is recorded without the strangers' part", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 				if o.Response != nil {
-					return store.Recorded{}, fmt.Errorf("record: %w", &pgconn.PgError{Code: "22P05", Message: "unsupported Unicode escape sequence"})
+					return ledger.Recorded{}, fmt.Errorf("record: %w", &pgconn.PgError{Code: "22P05", Message: "unsupported Unicode escape sequence"})
 				}
 				return w.store.Record(ctx, cl, o)
 			}}
@@ -164,8 +165,8 @@ func TestFaults(t *testing.T) {
 
 	w.run(t, "what Postgres takes in no form does not hold the slot", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
-				return store.Recorded{}, &pgconn.PgError{Code: "23514"}
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
+				return ledger.Recorded{}, &pgconn.PgError{Code: "23514"}
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
@@ -227,12 +228,12 @@ func TestFaults(t *testing.T) {
 		k.mustDeliver(id, 1, "held held_unknown")
 	})
 
-	type claimer func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error)
+	type claimer func(context.Context, uuid.UUID, int, time.Duration) (*ledger.Claim, error)
 	for name, claim := range map[string]claimer{
-		"a ledger that panics": func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
+		"a ledger that panics": func(context.Context, uuid.UUID, int, time.Duration) (*ledger.Claim, error) {
 			panic("boom")
 		},
-		"Postgres is away at the claim": func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
+		"Postgres is away at the claim": func(context.Context, uuid.UUID, int, time.Duration) (*ledger.Claim, error) {
 			return nil, errAway
 		},
 	} {
@@ -272,7 +273,7 @@ func TestFaults(t *testing.T) {
 				c.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
 				c.Lease, c.CallTimeout, c.LeaseMargin = time.Minute, 20*time.Second, 25*time.Second
 				c.Caller = listed{c.Caller, func() { skew.Store(int64(late)) }}
-				c.Ledger = &faulty{Ledger: w.store, extend: func(ctx context.Context, cl *store.Claim, d time.Duration) error {
+				c.Ledger = &faulty{Ledger: w.store, extend: func(ctx context.Context, cl *ledger.Claim, d time.Duration) error {
 					out.extends++
 					if extend != nil {
 						return extend

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -146,7 +146,7 @@ func TestPolicyBatchSize(t *testing.T) {
 	batches := must(lru.New[erc8004.Agent, batchLimit](1))
 	for size, want := range map[int]int{0: 20, 1: 1, 7: 7, 1000: 20} {
 		e := &Executor{Config: Config{BatchSize: 20, Now: time.Now}, batches: batches}
-		a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}, policy: policy.Policy{BatchSize: size}}
+		a := &attempt{claim: &ledger.Claim{Job: job.Job{Kind: job.KindNewFeedback}}, policy: policy.Policy{BatchSize: size}}
 		heraldtest.Equal(t, fmt.Sprint("of a policy of ", size), e.batchSize(a), want)
 	}
 }
@@ -159,15 +159,15 @@ func TestFiltersSpareCalledDeliveries(t *testing.T) {
 	levels := policy.Levels{Default: parsePolicy(t, policy.Default, `{"filters": [{"action": "skip"}, {"action": "skip", "when": {"kind": "FeedbackRevoked"}}]}`)}
 	feedback, retraction := job.Job{Kind: job.KindNewFeedback}, job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}
 	for name, c := range map[string]struct {
-		claim   store.Claim
+		claim   ledger.Claim
 		skipped bool
 	}{
-		"a first attempt":         {store.Claim{Job: feedback}, true},
-		"a revocation":            {store.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked}}, true},
-		"a response":              {store.Claim{Job: job.Job{Kind: job.KindResponseAppended}}, false},
-		"a retraction":            {store.Claim{Job: retraction}, false},
-		"called, or may be":       {store.Claim{Job: feedback, Called: true}, false},
-		"replayed by an operator": {store.Claim{Job: feedback, Replay: true}, false},
+		"a first attempt":         {ledger.Claim{Job: feedback}, true},
+		"a revocation":            {ledger.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked}}, true},
+		"a response":              {ledger.Claim{Job: job.Job{Kind: job.KindResponseAppended}}, false},
+		"a retraction":            {ledger.Claim{Job: retraction}, false},
+		"called, or may be":       {ledger.Claim{Job: feedback, Called: true}, false},
+		"replayed by an operator": {ledger.Claim{Job: feedback, Replay: true}, false},
 	} {
 		if err := e.applyFilters(&attempt{claim: &c.claim, levels: levels}); (err != nil) != c.skipped {
 			t.Errorf("%s: %v", name, err)

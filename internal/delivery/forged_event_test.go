@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -25,7 +25,7 @@ func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 	w.t.Helper()
 	parsed := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
 	got := w.acceptJobs(parsed)
-	if got[0].Verdict != store.Accepted {
+	if got[0].Verdict != ledger.Accepted {
 		w.t.Fatalf("%+v", got[0])
 	}
 	return got[0].ID

@@ -13,14 +13,14 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // diesBeforeKeeping claims task n for a worker that dies, so that only a forger can have put an outcome into Redis.
-func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
+func (w *world) diesBeforeKeeping(id uuid.UUID, n int) ledger.Delivery {
 	w.t.Helper()
 	w.claim(id, n)
 	return w.expire(id)
@@ -39,13 +39,13 @@ func (w *world) keptText(id uuid.UUID, n int) []byte {
 
 // deliveredInJSON returns an outcome in clear.
 func deliveredInJSON(attempt int, started time.Time) []byte {
-	return must(json.Marshal(store.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
-		Outcome: store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
+	return must(json.Marshal(ledger.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
+		Outcome: ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
 }
 
 // sealedBy seals a plausible outcome with the forger's choice of keys and head.
-func sealedBy(keys event.Keys, c *store.Claim, past []byte) []byte {
-	var p store.SpooledOutcome
+func sealedBy(keys event.Keys, c *ledger.Claim, past []byte) []byte {
+	var p ledger.SpooledOutcome
 	if err := json.Unmarshal(past, &p); err != nil {
 		panic(err)
 	}
@@ -56,26 +56,26 @@ func sealedBy(keys event.Keys, c *store.Claim, past []byte) []byte {
 func TestForgedResults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for name, forge := range map[string]func(w *world, d store.Delivery) []byte{
-		"in clear": func(_ *world, d store.Delivery) []byte {
+	for name, forge := range map[string]func(w *world, d ledger.Delivery) []byte{
+		"in clear": func(_ *world, d ledger.Delivery) []byte {
 			return deliveredInJSON(1, d.History[0].StartedAt)
 		},
-		"genuine, of another delivery": func(w *world, _ store.Delivery) []byte {
+		"genuine, of another delivery": func(w *world, _ ledger.Delivery) []byte {
 			return w.keptText(w.dispatchTo(newAgent(w.t).URL), 1)
 		},
-		"sealed with the forger's own keys": func(_ *world, d store.Delivery) []byte {
-			return sealedBy(must(secret.Create()), &store.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+		"sealed with the forger's own keys": func(_ *world, d ledger.Delivery) []byte {
+			return sealedBy(must(secret.Create()), &ledger.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
 		},
-		"of the claim that reads it": func(w *world, d store.Delivery) []byte {
-			return sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1 << 40, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+		"of the claim that reads it": func(w *world, d ledger.Delivery) []byte {
+			return sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1 << 40, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
 		},
-		"of no attempt of it": func(w *world, d store.Delivery) []byte {
-			return sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1, Attempt: 7}, deliveredInJSON(7, d.History[0].StartedAt))
+		"of no attempt of it": func(w *world, d ledger.Delivery) []byte {
+			return sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1, Attempt: 7}, deliveredInJSON(7, d.History[0].StartedAt))
 		},
-		"only a head": func(*world, store.Delivery) []byte { return []byte{sealedVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1} },
-		"cut short":   func(*world, store.Delivery) []byte { return []byte{sealedVersion, 0} },
-		"of another version": func(w *world, d store.Delivery) []byte {
-			text := sealedBy(w.keys, &store.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
+		"only a head": func(*world, ledger.Delivery) []byte { return []byte{sealedVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1} },
+		"cut short":   func(*world, ledger.Delivery) []byte { return []byte{sealedVersion, 0} },
+		"of another version": func(w *world, d ledger.Delivery) []byte {
+			text := sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
 			text[0]++
 			return text
 		},
@@ -115,7 +115,7 @@ func TestForgedResults(t *testing.T) {
 		id = w.dispatchTo(newAgent(t).URL)
 		old = w.keptText(id, 1)
 		binary.BigEndian.PutUint32(old[9:], 2)
-		c := &store.Claim{ID: id, No: 1 << 40, Attempt: 3}
+		c := &ledger.Claim{ID: id, No: 1 << 40, Attempt: 3}
 		if past, err := openOutcome(w.keys, c, old); err == nil {
 			t.Errorf("it opens as attempt 2: %+v", past)
 		}
@@ -124,7 +124,7 @@ func TestForgedResults(t *testing.T) {
 
 // callsIgnoring delivers a dispatched delivery again. The agent must be called although Redis contains an outcome, and
 // the ignored outcome is counted.
-func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls int) {
+func (w *world) callsIgnoring(a *agent, again ledger.Delivery, why string, calls int) {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
 	k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(reg)) })
@@ -188,13 +188,13 @@ func TestResultsOutliveRotation(t *testing.T) {
 // answer.
 func TestSpooledOutcomesAreEncrypted(t *testing.T) {
 	t.Parallel()
-	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
-	past := store.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: outcome.Delivered, Error: "hunter2"}}
+	keys, c := must(secret.Create()), &ledger.Claim{ID: uuid.New(), No: 3, Attempt: 2}
+	past := ledger.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: ledger.Outcome{Status: outcome.Delivered, Error: "hunter2"}}
 	text := must(sealOutcome(keys, c, past))
 	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
 		t.Errorf("%q", text)
 	}
-	later := &store.Claim{ID: c.ID, No: 9, Attempt: 3}
+	later := &ledger.Claim{ID: c.ID, No: 9, Attempt: 3}
 	if got, err := openOutcome(keys, later, text); err != nil || got.Outcome.Error != "hunter2" || !got.StartedAt.Equal(past.StartedAt) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -206,19 +206,19 @@ func TestSpooledOutcomesAreEncrypted(t *testing.T) {
 			t.Errorf("byte %d: %v", 1+i, err)
 		}
 	}
-	if _, err := openOutcome(keys, &store.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
+	if _, err := openOutcome(keys, &ledger.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
 		t.Errorf("of another delivery: %v", err)
 	}
 }
 
 // FuzzOpenResult: no forged text can be opened.
 func FuzzOpenResult(f *testing.F) {
-	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
+	keys, c := must(secret.Create()), &ledger.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	f.Add([]byte(nil))
 	f.Add(deliveredInJSON(1, time.Now()))
-	f.Add(must(sealOutcome(must(secret.Create()), c, store.SpooledOutcome{Attempt: 2})))
+	f.Add(must(sealOutcome(must(secret.Create()), c, ledger.SpooledOutcome{Attempt: 2})))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if past, err := openOutcome(keys, &store.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
+		if past, err := openOutcome(keys, &ledger.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
 			t.Errorf("%+v", past)
 		}
 	})

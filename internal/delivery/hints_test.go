@@ -25,8 +25,8 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -41,7 +41,7 @@ func repositioned(j map[string]any, position map[string]any) map[string]any {
 }
 
 // submitAs enqueues jobs of a sender.
-func (w *world) submitAs(from store.Source, jobs ...map[string]any) []intake.Answer {
+func (w *world) submitAs(from ledger.Source, jobs ...map[string]any) []intake.Answer {
 	w.t.Helper()
 	bodies := make([][]byte, len(jobs))
 	for i, j := range jobs {
@@ -50,7 +50,7 @@ func (w *world) submitAs(from store.Source, jobs ...map[string]any) []intake.Ans
 	return must(w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies, from))
 }
 
-var thiefs = store.SourceToken("thief", store.TrustOrdinary)
+var thiefs = ledger.SourceToken("thief", ledger.TrustOrdinary)
 
 // TestFalseJobs: a sender enqueues false jobs of an event first. The agent is called once, with the content of the log,
 // also if no other sender enqueues the event.
@@ -96,12 +96,12 @@ func TestFalseJobs(t *testing.T) {
 				k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
 				k.IdentityRegistry = common.HexToAddress(second)
 				w.acceptJobs(k)
-			} else if got := w.submitAs(thiefs, jobs...)[0]; got.Verdict != store.Accepted {
+			} else if got := w.submitAs(thiefs, jobs...)[0]; got.Verdict != ledger.Accepted {
 				t.Fatalf("%+v", got)
 			}
 			id := job.IDOf(w.keyOf(j))
 			if c.honest {
-				if got := w.submit(j)[0]; got.Verdict != store.Known || got.ID != id {
+				if got := w.submit(j)[0]; got.Verdict != ledger.Known || got.ID != id {
 					t.Fatalf("the true job: %+v", got)
 				}
 			}
@@ -126,10 +126,10 @@ func TestFalseJobs(t *testing.T) {
 			if !d.Verified || d.IdentityRegistry != strings.ToLower(w.net.Deployment().Identity.Hex()) {
 				t.Errorf("%+v", d)
 			}
-			if again := w.submit(j)[0]; again.Verdict != store.Known || len(again.Differs) > 0 {
+			if again := w.submit(j)[0]; again.Verdict != ledger.Known || len(again.Differs) > 0 {
 				t.Errorf("the true job, later: %+v", again)
 			}
-			if again := w.submitAs(thiefs, repositioned(j, map[string]any{"tag1": "x"}))[0]; again.Verdict != store.Known || fmt.Sprint(again.Differs) != "[tag1]" {
+			if again := w.submitAs(thiefs, repositioned(j, map[string]any{"tag1": "x"}))[0]; again.Verdict != ledger.Known || fmt.Sprint(again.Differs) != "[tag1]" {
 				t.Errorf("a false job, later: %+v", again)
 			}
 		})
@@ -144,28 +144,28 @@ func TestActionBelongsToItsHint(t *testing.T) {
 	victim, first, second := newAgent(t), newAgent(t), newAgent(t)
 	rated := w.register(at(victim.URL))
 	k := w.newWorker()
-	direct := store.SourceToken("direct", store.TrustDirect)
+	direct := ledger.SourceToken("direct", ledger.TrustDirect)
 	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
 	for name, c := range map[string]struct {
 		jobs func(j map[string]any) []intake.Answer
 		to   *agent
-		last store.Verdict
+		last ledger.Verdict
 	}{
 		"the first of two equals": {func(j map[string]any) []intake.Answer {
 			return append(w.submit(with(j, own(first.URL, nil))), w.submit(with(j, own(second.URL, nil)))...)
-		}, first, store.Conflict},
+		}, first, ledger.Conflict},
 		"the more trusted one": {func(j map[string]any) []intake.Answer {
 			return append(w.submitAs(thiefs, repositioned(j, map[string]any{"blockNumber": 1})), w.submitAs(direct, with(j, own(second.URL, nil)))...)
-		}, second, store.Known},
+		}, second, ledger.Known},
 		"a false position has no say": {func(j map[string]any) []intake.Answer {
 			return append(w.submitAs(direct, with(repositioned(j, nowhere), own(first.URL, map[string]any{"X-Thief": "1"}))), w.submitAs(thiefs, j)...)
-		}, victim, store.Known},
+		}, victim, ledger.Known},
 		"headers follow the event's agent": {func(j map[string]any) []intake.Answer {
 			k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
 			k.IdentityRegistry = common.HexToAddress("0x5ec0")
 			w.acceptJobs(k)
 			return w.submitAs(direct, with(j, own(first.URL, map[string]any{"X-Own": "1"})))
-		}, first, store.Known},
+		}, first, ledger.Known},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, _ := w.rate(devnet.Feedback{AgentID: rated})
@@ -173,7 +173,7 @@ func TestActionBelongsToItsHint(t *testing.T) {
 			total := len(victim.received()) + len(first.received()) + len(second.received())
 			answers := c.jobs(j)
 			last := answers[len(answers)-1]
-			if last.Verdict != c.last || last.Verdict == store.Conflict && last.Path != "action" {
+			if last.Verdict != c.last || last.Verdict == ledger.Conflict && last.Path != "action" {
 				t.Errorf("%+v", last)
 			}
 			for range 2 {
@@ -206,15 +206,15 @@ func TestHeadersAreCompared(t *testing.T) {
 	w.accept(action(map[string]any{"X-A": "1", "X-B": "2"}))
 	for name, c := range map[string]struct {
 		job  map[string]any
-		want store.Verdict
+		want ledger.Verdict
 	}{
-		"the same":    {action(map[string]any{"X-B": "2", "X-A": "1"}), store.Known},
-		"another":     {action(map[string]any{"X-A": "1", "X-B": "3"}), store.Conflict},
-		"fewer":       {action(map[string]any{"X-A": "1"}), store.Conflict},
-		"none":        {action(nil), store.Conflict},
-		"another URL": {with(j, own("https://b.example/mcp", map[string]any{"X-A": "1", "X-B": "2"})), store.Conflict},
+		"the same":    {action(map[string]any{"X-B": "2", "X-A": "1"}), ledger.Known},
+		"another":     {action(map[string]any{"X-A": "1", "X-B": "3"}), ledger.Conflict},
+		"fewer":       {action(map[string]any{"X-A": "1"}), ledger.Conflict},
+		"none":        {action(nil), ledger.Conflict},
+		"another URL": {with(j, own("https://b.example/mcp", map[string]any{"X-A": "1", "X-B": "2"})), ledger.Conflict},
 	} {
-		if got := w.submit(c.job)[0]; got.Verdict != c.want || (got.Path == "action") != (c.want == store.Conflict) {
+		if got := w.submit(c.job)[0]; got.Verdict != c.want || (got.Path == "action") != (c.want == ledger.Conflict) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -251,7 +251,7 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 	heraldtest.Must(w.t, errors.Join(err, err2))
 	tasks := append(due, backlog...)
 	if d := w.row(id); !d.Status.Final() && len(tasks) == 0 { // its own task is in Redis
-		tasks = []store.Task{{ID: id, N: d.Dispatch}}
+		tasks = []ledger.Task{{ID: id, N: d.Dispatch}}
 	}
 	for _, task := range tasks {
 		var archived *queue.ArchivedError
@@ -321,10 +321,10 @@ func TestRefutedHints(t *testing.T) {
 	id := w.submitAs(thiefs, false1)[0].ID
 	w.turn(k, id)
 	w.shows(id, outcome.Rejected, outcome.EventNotFound, 1)
-	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != outcome.Rejected {
+	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != ledger.Known || got.Status != outcome.Rejected {
 		t.Errorf("the same again: %+v", got)
 	}
-	if got := w.submitAs(thiefs, j)[0]; got.Verdict != store.Accepted || got.ID != id {
+	if got := w.submitAs(thiefs, j)[0]; got.Verdict != ledger.Accepted || got.ID != id {
 		t.Errorf("the true job: %+v", got)
 	}
 	asked := node.asked
@@ -602,7 +602,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 
 	forged := repositioned(j, map[string]any{"tag1": "forged"})
 	for range 3 {
-		if got := w.submitAs(thiefs, forged)[0]; got.Verdict != store.Known || !slices.Contains(got.Differs, "tag1") {
+		if got := w.submitAs(thiefs, forged)[0]; got.Verdict != ledger.Known || !slices.Contains(got.Differs, "tag1") {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -619,7 +619,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
-	if got := w.submit(w.reorgTo(client, agent, j))[0]; got.Verdict != store.Known || got.ID != id {
+	if got := w.submit(w.reorgTo(client, agent, j))[0]; got.Verdict != ledger.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
 	k.reviewEvents(w)

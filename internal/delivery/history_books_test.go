@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
 )
@@ -103,7 +103,7 @@ func nobodyWaits(ctx context.Context) bool {
 	return gone
 }
 
-func (b *books) Accept(ctx context.Context, in []store.Intake) (out []store.Acceptance, tasks []store.Task, err error) {
+func (b *books) Accept(ctx context.Context, in []ledger.Intake) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
 	err = b.do(ctx, "accept", "", false, func(ctx context.Context) (err error) {
 		out, tasks, err = b.base.Accept(ctx, in)
 		return err
@@ -114,7 +114,7 @@ func (b *books) Accept(ctx context.Context, in []store.Intake) (out []store.Acce
 	return out, tasks, nil
 }
 
-func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *store.Claim, err error) {
+func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *ledger.Claim, err error) {
 	err = b.do(ctx, "claim", id.String(), true, func(ctx context.Context) error {
 		got, err := b.base.Claim(ctx, id, n, lease)
 		if got != nil && b.p.h.planted == endlessBudget {
@@ -141,7 +141,7 @@ func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	return c, nil
 }
 
-func (b *books) Extend(ctx context.Context, c *store.Claim, d time.Duration) error {
+func (b *books) Extend(ctx context.Context, c *ledger.Claim, d time.Duration) error {
 	return b.do(ctx, "extend", c.ID.String(), true, func(ctx context.Context) error {
 		own := *c // a late effect must not change the value that its caller uses
 		err := b.base.Extend(ctx, &own, d)
@@ -153,13 +153,13 @@ func (b *books) Extend(ctx context.Context, c *store.Claim, d time.Duration) err
 }
 
 // Hints and Bind are not called in histories, which believe the jobs.
-func (b *books) Hints(context.Context, *store.Claim) ([]store.Hint, error) { return nil, nil }
+func (b *books) Hints(context.Context, *ledger.Claim) ([]ledger.Hint, error) { return nil, nil }
 
-func (b *books) Bind(context.Context, *store.Claim, store.Binding) error {
+func (b *books) Bind(context.Context, *ledger.Claim, ledger.Binding) error {
 	return errors.New("a history binds no events")
 }
 
-func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (rec store.Recorded, err error) {
+func (b *books) Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (rec ledger.Recorded, err error) {
 	err = b.do(ctx, "record", c.ID.String(), true, func(ctx context.Context) error {
 		own := *c
 		no, _, running := b.base.Held(c.ID)
@@ -180,36 +180,36 @@ func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (re
 		return err
 	})
 	if err != nil {
-		return store.Recorded{}, err
+		return ledger.Recorded{}, err
 	}
 	return rec, nil
 }
 
-func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d store.Delivery, err error) {
+func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d ledger.Delivery, err error) {
 	err = b.do(ctx, "read", id.String(), true, func(ctx context.Context) (err error) { d, err = b.base.Delivery(ctx, id); return err })
 	return d, err
 }
 
-func (b *books) DeliveryByKey(ctx context.Context, key string) (d store.Delivery, err error) {
+func (b *books) DeliveryByKey(ctx context.Context, key string) (d ledger.Delivery, err error) {
 	err = b.do(ctx, "read", key, true, func(ctx context.Context) (err error) { d, err = b.base.DeliveryByKey(ctx, key); return err })
 	return d, err
 }
 
-func (b *books) Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (rec store.Recorded, err error) {
+func (b *books) Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledOutcome) (rec ledger.Recorded, err error) {
 	err = b.do(ctx, "adopt", c.ID.String(), false, func(ctx context.Context) error {
 		got, err := b.base.Adopt(ctx, c, past)
 		b.p.h.recorded(b.p, c, past.Attempt, past.StartedAt, past.Outcome, false, err)
 		switch {
 		case err == nil:
 			b.p.h.count("outcome adopted")
-		case errors.Is(err, store.ErrStale):
+		case errors.Is(err, ledger.ErrStale):
 			b.p.h.count("stale outcome found")
 		}
 		rec = got
 		return err
 	})
 	if err != nil {
-		return store.Recorded{}, err
+		return ledger.Recorded{}, err
 	}
 	return rec, nil
 }
@@ -251,40 +251,40 @@ func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error) {
-	return b.tasks(ctx, "release", func(ctx context.Context) ([]store.Task, error) {
+func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []ledger.Task, err error) {
+	return b.tasks(ctx, "release", func(ctx context.Context) ([]ledger.Task, error) {
 		return b.base.Release(ctx, chains, gateway, limit)
 	})
 }
 
-func (b *books) Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error) {
-	tasks, err = b.tasks(ctx, "due", func(ctx context.Context) (due []store.Task, err error) {
+func (b *books) Due(ctx context.Context, limit int) (tasks []ledger.Task, more bool, err error) {
+	tasks, err = b.tasks(ctx, "due", func(ctx context.Context) (due []ledger.Task, err error) {
 		due, more, err = b.base.Due(ctx, limit)
 		return due, err
 	})
 	return tasks, more, err
 }
 
-func (b *books) IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "ignore order", func(ctx context.Context) ([]store.Task, error) { return b.base.IgnoreOrder(ctx, limit) })
+func (b *books) IgnoreOrder(ctx context.Context, limit int) ([]ledger.Task, error) {
+	return b.tasks(ctx, "ignore order", func(ctx context.Context) ([]ledger.Task, error) { return b.base.IgnoreOrder(ctx, limit) })
 }
 
-func (b *books) Backlog(ctx context.Context, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "backlog", func(ctx context.Context) ([]store.Task, error) { return b.base.Backlog(ctx, limit) })
+func (b *books) Backlog(ctx context.Context, limit int) ([]ledger.Task, error) {
+	return b.tasks(ctx, "backlog", func(ctx context.Context) ([]ledger.Task, error) { return b.base.Backlog(ctx, limit) })
 }
 
-func (b *books) LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "lost before", func(ctx context.Context) ([]store.Task, error) { return b.base.LostBefore(ctx, before, limit) })
+func (b *books) LostBefore(ctx context.Context, before time.Time, limit int) ([]ledger.Task, error) {
+	return b.tasks(ctx, "lost before", func(ctx context.Context) ([]ledger.Task, error) { return b.base.LostBefore(ctx, before, limit) })
 }
 
-func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "overdue", func(ctx context.Context) ([]store.Task, error) {
+func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]ledger.Task, error) {
+	return b.tasks(ctx, "overdue", func(ctx context.Context) ([]ledger.Task, error) {
 		return b.base.Overdue(ctx, late, after, limit)
 	})
 }
 
 // tasks runs a call that dispatches. If its answer is lost, the reconciler replaces the tasks.
-func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]store.Task, error)) (tasks []store.Task, err error) {
+func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]ledger.Task, error)) (tasks []ledger.Task, err error) {
 	err = b.do(ctx, op, "", false, func(ctx context.Context) error {
 		tasks, err = effect(ctx)
 		b.p.h.countN("dispatched by "+op, len(tasks))
@@ -296,7 +296,7 @@ func (b *books) tasks(ctx context.Context, op string, effect func(context.Contex
 	return tasks, nil
 }
 
-func (b *books) Redispatch(ctx context.Context, t store.Task) (again store.Task, ok bool, err error) {
+func (b *books) Redispatch(ctx context.Context, t ledger.Task) (again ledger.Task, ok bool, err error) {
 	err = b.do(ctx, "redispatch", t.ID.String(), true, func(ctx context.Context) error {
 		got, moved, err := b.base.Redispatch(ctx, t)
 		if moved {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -135,7 +135,7 @@ func (h *history) story() string {
 }
 
 // claimed notes that the store gave a claim, whether or not its answer arrived.
-func (h *history) claimed(p *process, c *store.Claim) {
+func (h *history) claimed(p *process, c *ledger.Claim) {
 	if c == nil {
 		return
 	}
@@ -151,7 +151,7 @@ func (h *history) claimed(p *process, c *store.Claim) {
 }
 
 // holds notes that the process got the claim.
-func (h *history) holds(p *process, c *store.Claim) {
+func (h *history) holds(p *process, c *ledger.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.holding[p] == nil {
@@ -160,7 +160,7 @@ func (h *history) holds(p *process, c *store.Claim) {
 	h.holding[p][c.ID] = h.claims[c.No]
 }
 
-func (h *history) extended(c *store.Claim, until time.Time) {
+func (h *history) extended(c *ledger.Claim, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.claims[c.No].lease = until
@@ -277,7 +277,7 @@ func (h *history) ended(c *made, heard bool) {
 }
 
 // recorded notes that a write of an outcome reached the store and returned err.
-func (h *history) recorded(p *process, c *store.Claim, attempt int, started time.Time, o store.Outcome, late bool, err error) {
+func (h *history) recorded(p *process, c *ledger.Claim, attempt int, started time.Time, o ledger.Outcome, late bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	text := fmt.Sprintf("records attempt %d: %s %s", attempt, o.Status, o.Reason)
@@ -285,7 +285,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 		text += ": " + err.Error()
 	}
 	h.log = append(h.log, occurrence{time.Now(), p, c.ID, text})
-	fenced := errors.Is(err, store.ErrFenced)
+	fenced := errors.Is(err, ledger.ErrFenced)
 	if err != nil && !fenced {
 		return
 	}
@@ -321,7 +321,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 
 // kept notes that Redis got an outcome.
 func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
-	past, err := openOutcome(h.keys, &store.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
+	past, err := openOutcome(h.keys, &ledger.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
 	if err != nil {
 		h.violated(id, "what is kept cannot be read: %v", err)
 		return
@@ -377,19 +377,19 @@ func (h *history) invariants() {
 	if h.looks.Add(1)%h.tempo.look != 0 {
 		return
 	}
-	if most := h.ground.MostDispatched(); most > store.MaxDispatchedPerAgent {
+	if most := h.ground.MostDispatched(); most > ledger.MaxDispatchedPerAgent {
 		h.violated(uuid.Nil, "%d deliveries of one agent are dispatched", most)
 	}
 }
 
 // verdict checks how each delivery ended.
-func (h *history) verdict(rows []store.Delivery) {
+func (h *history) verdict(rows []ledger.Delivery) {
 	for _, d := range rows {
 		h.judgeEnd(d)
 	}
 }
 
-func (h *history) judgeEnd(d store.Delivery) {
+func (h *history) judgeEnd(d ledger.Delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	took, unsettled := false, false

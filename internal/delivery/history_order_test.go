@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -62,7 +62,7 @@ func (h *history) wasLate(id uuid.UUID) bool { _, ok := h.resolved[id]; return o
 
 // delayEnds returns when an attempt with this outcome ends the delivery's delay of later ones, if it does. A hold ends it
 // at once. So may an outcome that a later attempt records: its attempt may have begun long before.
-func delayEnds(c *store.Claim, attempt int, started time.Time, o store.Outcome) (time.Time, bool) {
+func delayEnds(c *ledger.Claim, attempt int, started time.Time, o ledger.Outcome) (time.Time, bool) {
 	switch {
 	case o.Status == outcome.Held || attempt != c.Attempt:
 		return started, true
@@ -73,7 +73,7 @@ func delayEnds(c *store.Claim, attempt int, started time.Time, o store.Outcome) 
 }
 
 // knowOrder notes the ordering keys of a batch's deliveries.
-func (h *history) knowOrder(batch int, rows []store.Intake) {
+func (h *history) knowOrder(batch int, rows []ledger.Intake) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, in := range rows {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
@@ -213,7 +213,7 @@ func (h *history) run() {
 		p.bury()
 	}
 	h.late.Wait()
-	rows := make([]store.Delivery, 0, len(h.ids))
+	rows := make([]ledger.Delivery, 0, len(h.ids))
 	for _, id := range h.ids {
 		if row, err := h.ground.Delivery(context.Background(), id); err == nil {
 			rows = append(rows, row)
@@ -265,7 +265,7 @@ func (h *history) intake(d *rand.Rand) {
 	}
 	total := 2 + d.IntN(h.tempo.deliveries)
 	var ids []uuid.UUID
-	var batches [][]store.Intake
+	var batches [][]ledger.Intake
 	for i := range total {
 		j := storetest.Feedback(d.IntN(agents), i+1)
 		j.ClientAddress[0] = byte(d.IntN(3))
@@ -281,7 +281,7 @@ func (h *history) intake(d *rand.Rand) {
 		if i == 0 || d.Float64() < .3 {
 			batches = append(batches, nil)
 		}
-		batches[len(batches)-1] = append(batches[len(batches)-1], store.Intake{Job: j})
+		batches[len(batches)-1] = append(batches[len(batches)-1], ledger.Intake{Job: j})
 	}
 	h.mu.Lock()
 	h.ids = ids
@@ -356,7 +356,7 @@ func (h *history) wait() {
 // release replays a held delivery, or cancels it after two replays.
 func (h *history) release(id uuid.UUID) {
 	ctx := context.Background()
-	var tasks []store.Task
+	var tasks []ledger.Task
 	var err error
 	if h.replays[id]++; h.replays[id] <= 2 {
 		var moved int

@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -169,7 +169,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	in := must(intake.New(intake.Config{Ledger: w.store, Dispatcher: must(dispatch.New(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL))})
 	got, err := in.Submit(heraldtest.Within(t, 10*time.Second), [][]byte{asJSON(j)}, command)
-	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
+	if err != nil || got[0].Verdict != ledger.Accepted || redis.tries != 1 {
 		t.Fatalf("%+v, %v, %d tries", got, err, redis.tries)
 	}
 	w.reconcile(w.newReconciler())
@@ -220,7 +220,7 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		m.countCall(tool, tool != "operators_tool", time.Millisecond)
 	}
 	for kind, age := range map[job.Kind]time.Duration{job.KindNewFeedback: time.Second, "Strange": time.Second} {
-		m.countOutcome(kind, store.Outcome{Status: outcome.Delivered, AgentOK: true}, age)
+		m.countOutcome(kind, ledger.Outcome{Status: outcome.Delivered, AgentOK: true}, age)
 	}
 	families, err := reg.Gather()
 	heraldtest.Must(t, err)

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // logAttempt writes the single log line of an attempt with outcome d. rec is the result of recording d; it may be zero
 // after an error. err is that error, or nil. If d was recorded and is a free wait without a call (putOff), logAttempt
 // also counts d in Executor.waits.
-func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
+func (e *Executor) logAttempt(a *attempt, d decision, rec ledger.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.Add(a.claim.Agent(), string(d.Reason))
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -370,13 +371,13 @@ func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 func (w *world) accept(j map[string]any) uuid.UUID {
 	w.t.Helper()
 	a := w.submit(j)[0]
-	if a.Verdict != store.Accepted {
+	if a.Verdict != ledger.Accepted {
 		w.t.Fatalf("%+v", a)
 	}
 	return a.ID
 }
 
-func (w *world) row(id uuid.UUID) store.Delivery {
+func (w *world) row(id uuid.UUID) ledger.Delivery {
 	w.t.Helper()
 	d, err := w.store.Delivery(heraldtest.Within(w.t, 20*time.Second), id)
 	heraldtest.Must(w.t, err)
@@ -385,7 +386,7 @@ func (w *world) row(id uuid.UUID) store.Delivery {
 
 // shows checks the status, the reason, the number of attempts and parts of the error of a delivery.
 func (w *world) shows(id uuid.UUID, status outcome.Status, reason outcome.Reason, attempts int,
-	says ...string) store.Delivery {
+	says ...string) ledger.Delivery {
 	w.t.Helper()
 	d := w.row(id)
 	w.checkRow(d, status, reason, attempts, says)
@@ -394,14 +395,14 @@ func (w *world) shows(id uuid.UUID, status outcome.Status, reason outcome.Reason
 
 // ends is shows after the delivery has the status.
 func (w *world) ends(id uuid.UUID, status outcome.Status, reason outcome.Reason, attempts int,
-	says ...string) store.Delivery {
+	says ...string) ledger.Delivery {
 	w.t.Helper()
 	d := w.until(id, status)
 	w.checkRow(d, status, reason, attempts, says)
 	return d
 }
 
-func (w *world) checkRow(d store.Delivery, status outcome.Status, reason outcome.Reason, attempts int, says []string) {
+func (w *world) checkRow(d ledger.Delivery, status outcome.Status, reason outcome.Reason, attempts int, says []string) {
 	w.t.Helper()
 	lacks := func(text string) bool { return !strings.Contains(d.Error, text) }
 	if d.Status != status || d.Reason != reason || d.Attempts != attempts || slices.ContainsFunc(says, lacks) {
@@ -428,7 +429,7 @@ func (w *world) replay(id uuid.UUID, force bool) {
 }
 
 // claim claims a task for a worker that makes no attempt.
-func (w *world) claim(id uuid.UUID, n int) *store.Claim {
+func (w *world) claim(id uuid.UUID, n int) *ledger.Claim {
 	w.t.Helper()
 	c, err := w.store.Claim(w.t.Context(), id, n, time.Hour)
 	if err != nil || c == nil {
@@ -456,9 +457,9 @@ func counted(t testing.TB, of prometheus.Gatherer, family string) map[string]flo
 }
 
 // until waits until a delivery has the wanted status.
-func (w *world) until(id uuid.UUID, want outcome.Status) store.Delivery {
+func (w *world) until(id uuid.UUID, want outcome.Status) ledger.Delivery {
 	w.t.Helper()
-	var d store.Delivery
+	var d ledger.Delivery
 	heraldtest.AwaitState(w.t, func() bool {
 		d = w.row(id)
 		return d.Status == want || d.Status.Final()
@@ -477,14 +478,14 @@ func must[T any](v T, err error) T {
 }
 
 // command is the source of the jobs that tests submit.
-var command = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+var command = ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}
 
 // acceptJobs enqueues jobs without parsing them.
-func (w *world) acceptJobs(jobs ...job.Job) []store.Acceptance {
+func (w *world) acceptJobs(jobs ...job.Job) []ledger.Acceptance {
 	w.t.Helper()
-	in := make([]store.Intake, len(jobs))
+	in := make([]ledger.Intake, len(jobs))
 	for i, j := range jobs {
-		in[i] = store.Intake{Job: j, Source: store.SourceToken("indexer", store.TrustOrdinary)}
+		in[i] = ledger.Intake{Job: j, Source: ledger.SourceToken("indexer", ledger.TrustOrdinary)}
 	}
 	ctx := heraldtest.Within(w.t, 20*time.Second)
 	out, tasks, err := w.store.Accept(ctx, in)

@@ -7,7 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -93,7 +93,7 @@ func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 
 // countOutcome counts the recorded outcome o of a job of kind k. age is the time since the delivery was accepted. If
 // the agent accepted the call, it also observes age as the latency.
-func (m *Metrics) countOutcome(k job.Kind, o store.Outcome, age time.Duration) {
+func (m *Metrics) countOutcome(k job.Kind, o ledger.Outcome, age time.Duration) {
 	kind := string(k)
 	switch k {
 	case job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse:

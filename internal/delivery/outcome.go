@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
@@ -18,7 +18,7 @@ const maxTaskWait = 5 * time.Minute
 
 // decision is the outcome of an attempt, with the classification of its failure.
 type decision struct {
-	store.Outcome
+	ledger.Outcome
 	verdict outcome.Verdict // zero: delivered
 	away    bool            // the attempt failed because Postgres or Redis was unavailable
 	spooled bool            // the outcome is in Redis, and has to be deleted there after the record
@@ -82,8 +82,8 @@ func (a *attempt) failedByItself(v outcome.Verdict) bool {
 
 // describeAttempt returns an outcome with the data of the steps that the attempt has made. Status, reason and wait are
 // empty.
-func (e *Executor) describeAttempt(a *attempt) store.Outcome {
-	o := store.Outcome{
+func (e *Executor) describeAttempt(a *attempt) ledger.Outcome {
+	o := ledger.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
 		Elsewhere: a.policy.Disables(), Undecided: a.event.Undecided,
 		Rerouted: a.event.Rerouted, NoTurn: a.noTurn, Refuted: a.event.Refuted,
@@ -96,7 +96,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol
 		if last, ok := e.observed.Get(a.claim.Agent()); !ok || !last.Equal(listing.Listed) {
-			o.Tools, o.ServerInfo = store.ToolList(tools.Known(listing.Tools)), asJSON(listing.Server)
+			o.Tools, o.ServerInfo = ledger.ToolList(tools.Known(listing.Tools)), asJSON(listing.Server)
 		}
 	}
 	if len(a.answer.Raw) > 0 {

@@ -9,11 +9,11 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // callerAt returns by what right the delivery c calls its endpoint.
-func callerAt(c *store.Claim, at resolvedEndpoint) admission.Caller {
+func callerAt(c *ledger.Claim, at resolvedEndpoint) admission.Caller {
 	switch {
 	case !at.unbound:
 		return admission.Bound

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -115,8 +115,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
 		k.mustDeliver(w.dispatchTo(a.URL), 1, "")
 		agent := w.register(at(a.URL))
-		var last store.Delivery
-		for range store.MaxDispatchedPerAgent + 2 {
+		var last ledger.Delivery
+		for range ledger.MaxDispatchedPerAgent + 2 {
 			last = w.row(w.accept(w.feedback(agent)))
 		}
 		if last.Dispatch != 0 {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -117,14 +117,14 @@ func TestPoison(t *testing.T) {
 		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
 		j["meta"] = map[string]any{v: v}
 		j["action"] = map[string]any{"payloadTemplate": map[string]any{v: "{{tag1}}" + v, "file": "{{fileContent}} and {{file_content}}"}}
-		if a := w.submit(j)[0]; a.Verdict == store.Accepted {
+		if a := w.submit(j)[0]; a.Verdict == ledger.Accepted {
 			note("meta and template: "+name, a.ID)
 		} else if a.Verdict != intake.Refused {
 			t.Errorf("meta and template: %s: %+v", name, a)
 		}
 		j, _ = w.rate(devnet.Feedback{AgentID: goodID})
 		j = with(j, map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": good.URL + "/" + v, "headers": map[string]any{"X-Key": v}}})
-		if a := w.submit(j)[0]; a.Verdict == store.Accepted {
+		if a := w.submit(j)[0]; a.Verdict == ledger.Accepted {
 			note("own endpoint: "+name, a.ID)
 		}
 	}
@@ -174,7 +174,7 @@ func TestPoison(t *testing.T) {
 
 	ended := map[string]int{}
 	for _, id := range ids {
-		var d store.Delivery
+		var d ledger.Delivery
 		heraldtest.AwaitState(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == outcome.Held }, func() string {
 			return fmt.Sprintf("%s sticks: %s %s: %s", names[id], d.Status, d.Reason, d.Error)
 		})

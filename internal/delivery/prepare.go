@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // preparedCall is a call that is ready to be sent.
@@ -64,7 +64,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpo
 	}
 	return preparedCall{
 		tool: tool.Name, arguments: fitted.Arguments, encoded: fitted.Sent, sanitized: fitted.Cleaned,
-		recorded: store.KeepSide(fitted.Sent), // shortened, because it stays in memory during the call
+		recorded: ledger.KeepSide(fitted.Sent), // shortened, because it stays in memory during the call
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
 		release:  release, listing: listing.Outline(),
 	}, nil

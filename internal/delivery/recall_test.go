@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -29,8 +29,8 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 	w.t.Helper()
 	kept := make(chan bool, 1)
 	k := w.newWorker(append([]func(*Config){func(c *Config) {
-		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
-			return store.Recorded{}, errAway
+		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
+			return ledger.Recorded{}, errAway
 		}}
 		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
 	}}, adapt...)...)
@@ -83,7 +83,7 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 }
 
 // expire ends the delivery's lease and dispatches it again.
-func (w *world) expire(id uuid.UUID) store.Delivery {
+func (w *world) expire(id uuid.UUID) ledger.Delivery {
 	w.t.Helper()
 	d := w.endLease(id)
 	if d.Status != outcome.Queued {
@@ -92,7 +92,7 @@ func (w *world) expire(id uuid.UUID) store.Delivery {
 	return d
 }
 
-func (w *world) endLease(id uuid.UUID) store.Delivery {
+func (w *world) endLease(id uuid.UUID) ledger.Delivery {
 	w.t.Helper()
 	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 	w.reconcile(w.newReconciler())
@@ -134,9 +134,9 @@ func TestKnownOutcomes(t *testing.T) {
 		again := w.expire(id)
 		tried := make(chan bool, 1)
 		next := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
 				tried <- true
-				return store.Recorded{}, errAway
+				return ledger.Recorded{}, errAway
 			}}
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
 			c.SpoolTimeout, c.RecordPause = time.Millisecond, time.Hour
@@ -199,9 +199,9 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		tries := 0
 		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 				if tries++; tries == 1 {
-					return store.Recorded{}, errAway
+					return ledger.Recorded{}, errAway
 				}
 				return w.store.Record(ctx, cl, o)
 			}}
@@ -237,12 +237,12 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		away, kept := make(chan bool), make(chan bool, 1)
 		late := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 				select {
 				case <-away:
 					return w.store.Record(ctx, cl, o)
 				default:
-					return store.Recorded{}, errAway
+					return ledger.Recorded{}, errAway
 				}
 			}}
 			c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
@@ -281,10 +281,10 @@ func TestKnownOutcomes(t *testing.T) {
 func TestUnknownOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	died := func(t *testing.T, w *world, id uuid.UUID) store.Delivery {
+	died := func(t *testing.T, w *world, id uuid.UUID) ledger.Delivery {
 		t.Helper()
 		c := w.claim(id, 1)
-		heraldtest.Must(t, w.store.Bind(t.Context(), c, store.Binding{Job: c.Job,
+		heraldtest.Must(t, w.store.Bind(t.Context(), c, ledger.Binding{Job: c.Job,
 			Source: c.Source})) // precedes each call
 		return w.expire(id)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // Result is the result of Executor.Deliver. describeResult derives the end of the task from it.
@@ -28,7 +28,7 @@ type Result struct {
 
 // commitFunc commits an outcome in Postgres if the claim is still valid. It is Ledger.Record, or Ledger.Adopt for a
 // spooled outcome.
-type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
+type commitFunc func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error)
 
 // recordOutcome commits the outcome d with the function commit, logs the attempt in one line, and enqueues the tasks of
 // the deliveries that the store dispatched in the same transaction. The result is Refused if the task must not run
@@ -39,11 +39,11 @@ type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Record
 // each delivery in its slots.
 //
 // If d is a spooled outcome and Postgres already has another outcome of that attempt, recordOutcome returns
-// store.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.
+// ledger.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
 	began := e.Now()
 	rec, err := e.commitOutcome(ctx, a.claim, &d, commit)
-	if errors.Is(err, store.ErrStale) {
+	if errors.Is(err, ledger.ErrStale) {
 		return Result{}, err
 	}
 	if err == nil && rec.Rechecked {
@@ -89,7 +89,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		e.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}
 	e.releaseHeld(ctx, a, d.Outcome)
-	if slices.ContainsFunc(rec.Next, func(t store.Task) bool { return t.Ended && t.ID == a.claim.ID }) {
+	if slices.ContainsFunc(rec.Next, func(t ledger.Task) bool { return t.Ended && t.ID == a.claim.ID }) {
 		return Result{Refused: true}, nil // the transaction held and released the delivery, which ends this task
 	}
 	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text,
@@ -99,7 +99,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 // releaseHeld releases the agent's deliveries that are held for lack of a credential, and enqueues their tasks, if the
 // outcome o shows that the agent accepts the credential of this call: the agent accepted the delivery, or its tool
 // answered with an error. Otherwise it does nothing.
-func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
+func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o ledger.Outcome) {
 	if o.Status != outcome.Delivered && o.Reason != outcome.ToolError {
 		return
 	}
@@ -115,16 +115,16 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 // refuses a late commit if the claim is lost, so repeating it is harmless.
 //
 // It returns an error if the claim is lost, if Postgres already has another outcome of a spooled attempt
-// (store.ErrStale), or if ctx ends. If Postgres refuses the content of the outcome, commitOutcome removes all texts of
+// (ledger.ErrStale), or if ctx ends. If Postgres refuses the content of the outcome, commitOutcome removes all texts of
 // agents and clients and tries again. If Postgres refuses that too, it returns the error.
-func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
-) (store.Recorded, error) {
+func (e *Executor) commitOutcome(ctx context.Context, c *ledger.Claim, d *decision, commit commitFunc,
+) (ledger.Recorded, error) {
 	stripped := false
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, e.RecordPause) {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.RecordTimeout)
 		rec, err := commit(try, c, d.Outcome)
 		cancel()
-		if err == nil || isFenced(err) || errors.Is(err, store.ErrStale) {
+		if err == nil || isFenced(err) || errors.Is(err, ledger.ErrStale) {
 			return rec, err
 		}
 		if classify.Unstorable(err) {
@@ -147,7 +147,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 }
 
 // stripForeignText removes all texts of agents and clients from the outcome o, because Postgres refuses one of them.
-func stripForeignText(o *store.Outcome) {
+func stripForeignText(o *ledger.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
 	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools = nil, nil, nil, nil, nil
 	o.Registration = nil

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // resolvedEndpoint is the endpoint at which the agent is called.
@@ -29,7 +29,7 @@ type resolvedEndpoint struct {
 	// The small limits of unbound agents apply.
 	unbound bool
 	// registration is set if the endpoint was resolved now, so that it is stored about once per resolution.
-	registration *store.Registration
+	registration *ledger.Registration
 }
 
 // resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
@@ -99,7 +99,7 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 		unbound: t.Binding != "" && !t.Bound(), // "": HERALD_BINDING is off, and no agent counts as unbound
 	}
 	if len(t.Steps) > 1 { // a result from the cache has one step
-		found.registration = &store.Registration{Name: t.Name, Document: t.DocumentURI, Source: t.DocumentSource,
+		found.registration = &ledger.Registration{Name: t.Name, Document: t.DocumentURI, Source: t.DocumentSource,
 			From: t.From, Binding: t.Binding}
 	}
 	found.display = displayEndpoint(found.Endpoint)
@@ -138,7 +138,7 @@ func describeBinding(t resolver.Target) string {
 // jobEndpoint returns the endpoint that the job names, with the job's decrypted headers. listed is the agent's endpoint
 // in the servers file, or zero. Unless the job names the URL of listed, found.unbound is set, because a job may name
 // any endpoint.
-func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
+func (e *Executor) jobEndpoint(c *ledger.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
 		return resolvedEndpoint{}, outcome.Fail(outcome.InvalidJob,

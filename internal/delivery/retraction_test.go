@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -106,7 +106,7 @@ func TestReturnAfterAnIndexersRetraction(t *testing.T) {
 	}
 	resend := func() {
 		t.Helper()
-		if got := w.submit(j)[0]; got.Verdict != store.Known {
+		if got := w.submit(j)[0]; got.Verdict != ledger.Known {
 			t.Fatalf("%+v", got)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/receiver"
 	"github.com/ethereum/go-ethereum/common"
@@ -43,7 +43,7 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
 	a := &attempt{file: content.File{File: f},
-		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
+		claim: &ledger.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	p := &Executor{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
 	call, err := p.prepareCall(t.Context(), a, mcpcall.Endpoint{}, []string{j.Action.ToolName}, cachedTools)
 	if err != nil {

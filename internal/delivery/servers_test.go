@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -268,7 +268,7 @@ func TestToolsAreStoredOncePerListing(t *testing.T) {
 }
 
 // claimOf returns a claim of a delivery for an agent.
-func claimOf(a erc8004.Agent) *store.Claim {
+func claimOf(a erc8004.Agent) *ledger.Claim {
 	id, _ := new(big.Int).SetString(a.ID, 10)
-	return &store.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
+	return &ledger.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
 }

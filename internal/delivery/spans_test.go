@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/tracingtest"
@@ -194,7 +194,7 @@ var errFailed = errors.New("no answer")
 // untraced returns an executor with the usual log level, and an attempt.
 func untraced() (*Executor, *attempt) {
 	e := &Executor{Config: Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now}}
-	return e, &attempt{claim: &store.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
+	return e, &attempt{claim: &ledger.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
 }
 
 // TestTraceOffCostsNothing: with tracing off, the hooks do not allocate.

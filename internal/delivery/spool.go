@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -40,11 +40,11 @@ func (e *spoolError) Unwrap() error { return e.error }
 // spoolOutcome stores the outcome o of claim c in Redis (sealOutcome), and reports whether that succeeded. It logs a
 // failure. If an earlier attempt has no outcome in Postgres, an attempt without a call stores nothing: it may have
 // ended before it loaded the spooled outcome of the earlier attempt, which it would replace.
-func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
+func (e *Executor) spoolOutcome(ctx context.Context, c *ledger.Claim, o ledger.Outcome) bool {
 	if c.Unfinished && !o.Called {
 		return false
 	}
-	b, err := sealOutcome(e.Keys, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
+	b, err := sealOutcome(e.Keys, c, ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
 		Outcome: o})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
@@ -62,7 +62,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 // claim of the delivery. If all earlier attempts have an outcome, or Redis has no readable spooled outcome, it returns
 // nil and no error. It ignores a failure of an attempt before the operator's replay. If Redis does not answer, it
 // returns a *spoolError, and the agent must not be called, because it may have accepted the earlier call.
-func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
+func (e *Executor) loadSpooledOutcome(ctx context.Context, c *ledger.Claim) (*ledger.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
 	}
@@ -108,17 +108,17 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 
 // recordSpooledOutcome records past, the spooled outcome of an earlier attempt, as the outcome of that attempt. The
 // attempt a, which loaded it, ends without a call. If Postgres already has another outcome of the earlier attempt,
-// recordSpooledOutcome deletes past from Redis and returns store.ErrStale.
-func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
+// recordSpooledOutcome deletes past from Redis and returns ledger.ErrStale.
+func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past ledger.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: outcome.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
-	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	adopt := func(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 		past.Outcome = o // commitOutcome may have removed texts that Postgres refused
 		return e.Ledger.Adopt(ctx, c, past)
 	}
 	res, err := e.recordOutcome(ctx, a, d, adopt)
 	switch {
-	case errors.Is(err, store.ErrStale):
+	case errors.Is(err, ledger.ErrStale):
 		e.ignoreSpooled(a.claim, spooledOld, err)
 		e.dropSpooled(ctx, a.claim.ID)
 	case err == nil && !res.Refused: // this attempt has looked, and its claim is the only one
@@ -150,7 +150,7 @@ const (
 // ignoreSpooled counts a spooled outcome that is ignored, and logs a warning. why is the label of the metric:
 // spooledUnreadable or spooledOld. It logs at most once a minute, because another program that writes to Redis could
 // cause a warning for every delivery.
-func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
+func (e *Executor) ignoreSpooled(c *ledger.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()
 	if last := e.spoolWarned.Load(); now-last < int64(time.Minute) || !e.spoolWarned.CompareAndSwap(last, now) {
@@ -170,12 +170,12 @@ const (
 
 // outcomeBinding returns the associated data with which an outcome is encrypted. It names the delivery, the claim
 // (claimNo) and the attempt, so that the outcome cannot be decrypted for any other.
-func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
+func outcomeBinding(c *ledger.Claim, claimNo int64, attempt int) secret.Binding {
 	return secret.Binding{Purpose: "deliveries.result.v1", Generation: fmt.Sprintf("%s/%d/%d", c.ID, claimNo, attempt)}
 }
 
 // sealOutcome encodes past, the outcome of claim c, as JSON and encrypts it for Redis, with outcomeBinding.
-func sealOutcome(keys event.Keys, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
+func sealOutcome(keys event.Keys, c *ledger.Claim, past ledger.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func sealOutcome(keys event.Keys, c *store.Claim, past store.SpooledOutcome) ([]
 // openOutcome decrypts an outcome that sealOutcome encrypted for an earlier claim of the same delivery. c is the
 // present claim. It returns an error for any other data. Ledger.Adopt checks that the earlier attempt still has no
 // outcome.
-func openOutcome(keys event.Keys, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
+func openOutcome(keys event.Keys, c *ledger.Claim, sealed []byte) (*ledger.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")
 	}
@@ -200,7 +200,7 @@ func openOutcome(keys event.Keys, c *store.Claim, sealed []byte) (*store.Spooled
 	if err != nil {
 		return nil, err
 	}
-	past := &store.SpooledOutcome{}
+	past := &ledger.SpooledOutcome{}
 	if err := json.Unmarshal(plain, past); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -39,44 +39,44 @@ func logged(level slog.Level) (*Executor, func() []map[string]any) {
 // attemptOf returns an attempt at a delivery for the given agent on chain 8453.
 func attemptOf(agent int64) *attempt {
 	j := job.Job{ChainID: 8453, AgentID: big.NewInt(agent)}
-	return &attempt{claim: &store.Claim{Attempt: 1, Job: j}}
+	return &attempt{claim: &ledger.Claim{Attempt: 1, Job: j}}
 }
 
 // putOff makes p log an attempt that was deferred before it did anything.
 func putOff(p *Executor, agent int64, why outcome.Reason) {
-	o := store.Outcome{Status: outcome.Waiting, Reason: why, Free: true}
-	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: outcome.Verdict{Reason: why}}, store.Recorded{}, nil)
+	o := ledger.Outcome{Status: outcome.Waiting, Reason: why, Free: true}
+	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: outcome.Verdict{Reason: why}}, ledger.Recorded{}, nil)
 }
 
 func TestLevels(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("Postgres is away")
-	waiting := func(why outcome.Reason, free, called bool) store.Outcome {
-		return store.Outcome{Status: outcome.Waiting, Reason: why, Free: free, Called: called}
+	waiting := func(why outcome.Reason, free, called bool) ledger.Outcome {
+		return ledger.Outcome{Status: outcome.Waiting, Reason: why, Free: free, Called: called}
 	}
 	for name, c := range map[string]struct {
-		out  store.Outcome
+		out  ledger.Outcome
 		away bool
 		err  error
 		want string
 	}{
-		"delivered":               {store.Outcome{Status: outcome.Delivered}, false, nil, "INFO"},
+		"delivered":               {ledger.Outcome{Status: outcome.Delivered}, false, nil, "INFO"},
 		"waiting":                 {waiting("server_error", false, true), false, nil, "INFO"},
-		"rejected":                {store.Outcome{Status: outcome.Rejected, Reason: "tool_error"}, false, nil, "INFO"},
-		"held":                    {store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true}, false, nil, "INFO"},
-		"dead":                    {store.Outcome{Status: outcome.Dead, Reason: "timeout"}, false, nil, "WARN"},
+		"rejected":                {ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error"}, false, nil, "INFO"},
+		"held":                    {ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true}, false, nil, "INFO"},
+		"dead":                    {ledger.Outcome{Status: outcome.Dead, Reason: "timeout"}, false, nil, "WARN"},
 		"throttled":               {waiting("throttled", true, false), false, nil, "DEBUG"},
 		"free, but called":        {waiting("agent_busy", true, true), false, nil, "INFO"},
 		"our fault":               {waiting("internal_error", false, false), false, nil, "ERROR"},
-		"our fault, to the death": {store.Outcome{Status: outcome.Dead, Reason: "internal_error"}, false, nil, "ERROR"},
+		"our fault, to the death": {ledger.Outcome{Status: outcome.Dead, Reason: "internal_error"}, false, nil, "ERROR"},
 		"Postgres away":           {waiting("internal_error", false, false), true, nil, "INFO"},
-		"the claim was lost":      {store.Outcome{Status: outcome.Delivered}, false, store.ErrFenced, "WARN"},
-		"not recorded":            {store.Outcome{Status: outcome.Delivered}, false, lost, "ERROR"},
+		"the claim was lost":      {ledger.Outcome{Status: outcome.Delivered}, false, ledger.ErrFenced, "WARN"},
+		"not recorded":            {ledger.Outcome{Status: outcome.Delivered}, false, lost, "ERROR"},
 		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
 	} {
 		p, said := logged(slog.LevelDebug)
 		d := decision{Outcome: c.out, verdict: outcome.Verdict{Reason: c.out.Reason}, away: c.away}
-		p.logAttempt(attemptOf(1), d, store.Recorded{}, c.err)
+		p.logAttempt(attemptOf(1), d, ledger.Recorded{}, c.err)
 		if lines := said(); len(lines) != 1 || lines[0]["level"] != c.want || lines[0]["msg"] != "delivery attempted" {
 			t.Errorf("%s: %v, want one line at %s", name, lines, c.want)
 		}

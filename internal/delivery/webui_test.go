@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -88,7 +88,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	submit(want[outcome.Rejected], own(naysayer.URL, nil))
 	held := submit(want[outcome.Held], nil)
 
-	rows := func() []store.Delivery {
+	rows := func() []ledger.Delivery {
 		return must(records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Limit: index}))
 	}
 	reconciler := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Chains = time.Minute, nil })
@@ -111,7 +111,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	}
 	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
 
-	byTask := map[string]store.Delivery{}
+	byTask := map[string]ledger.Delivery{}
 	for _, d := range rows() {
 		byTask[queue.Task{DeliveryID: d.ID, N: d.Dispatch}.ID()] = d
 	}

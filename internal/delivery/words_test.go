@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 
@@ -34,7 +34,7 @@ func (w *world) impatient(wait time.Duration) *worker {
 }
 
 // told delivers once, and returns the texts in the row, the log and the web UI.
-func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task string) {
+func (w *world) told(k *worker, id uuid.UUID) (d ledger.Delivery, line, task string) {
 	w.t.Helper()
 	note, err := k.deliver(w.t.Context(), id, 1)
 	if task = note; err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -193,7 +193,7 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 	out.Tokens = []Token{}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		out.AgentRow, err = st.AgentRow(ctx, g)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, ledger.ErrNotFound) {
 			return explainUnknown(ctx, st, g, ref.Registry != "")
 		}
 		if err != nil {
@@ -323,7 +323,7 @@ func (o *Operator) editAgent(ctx context.Context, open func(context.Context) (*S
 	defer st.Close()
 	e := &agentEdit{Session: st, agent: g,
 		AgentChange: AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}}
-	if e.row, err = st.AgentRow(ctx, g); errors.Is(err, store.ErrNotFound) {
+	if e.row, err = st.AgentRow(ctx, g); errors.Is(err, ledger.ErrNotFound) {
 		if e.Unseen, err = true, nil; mustExist {
 			err = errUnseen(g)
 		}

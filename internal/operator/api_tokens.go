@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -103,7 +103,7 @@ func (o *Operator) ListAPITokens(ctx context.Context) (list []records.APIToken, 
 func (o *Operator) RevokeAPIToken(ctx context.Context, id, actor string) error {
 	err := o.ChangeOne(ctx, actor, "api-token revoke", map[string]any{"token": id},
 		func(st *Session) error { return st.RevokeAPIToken(ctx, id) })
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, ledger.ErrNotFound) {
 		return &NotFoundError{fmt.Sprintf("API token %.40q not found, or revoked already: `worker api-token list` "+
 			"shows the ids", id)}
 	}

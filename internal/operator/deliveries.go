@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
@@ -156,8 +156,8 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 
 // DeliveryPage is one page of deliveries, newest first.
 type DeliveryPage struct {
-	Deliveries []store.Delivery `json:"deliveries"`
-	Next       string           `json:"next,omitempty"` // --cursor of the next page; empty on the last page
+	Deliveries []ledger.Delivery `json:"deliveries"`
+	Next       string            `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
 // ListDeliveries lists deliveries before the one at cursor, newest first. With cursor 0 it begins with the newest one.
@@ -171,7 +171,7 @@ func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
 		page.Deliveries, page.Next = cutPage(rows, limit,
-			func(d store.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
+			func(d ledger.Delivery) string { return strconv.FormatInt(d.Seq, 10) })
 		return err
 	})
 	return page, err
@@ -179,7 +179,7 @@ func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64
 
 // Delivery is a stored delivery with advice that depends on its reason.
 type Delivery struct {
-	store.Delivery
+	ledger.Delivery
 	NextStep string `json:"nextStep,omitempty"` // advice for an operator
 }
 
@@ -220,7 +220,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 		}
 		return o.addNextStep(ctx, st, &d)
 	})
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, ledger.ErrNotFound) {
 		return d, &NotFoundError{fmt.Sprintf("delivery %s not found: `worker delivery list` shows which there are",
 			text.Excerpt(idOrKey, maxKeyLength))}
 	}
@@ -236,7 +236,7 @@ func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) er
 		return nil
 	}
 	blocker, err := st.Blocker(ctx, d.ID)
-	if errors.Is(err, store.ErrNotFound) { // it has ended, and the reconciler dispatches d
+	if errors.Is(err, ledger.ErrNotFound) { // it has ended, and the reconciler dispatches d
 		return nil
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func parseID(s string) (uuid.UUID, error) {
 
 // nextStep returns advice for the operator about a delivery. It is empty for a delivery that was delivered or is on its
 // way.
-func (o *Operator) nextStep(d store.Delivery) string {
+func (o *Operator) nextStep(d ledger.Delivery) string {
 	if d.Status.Final() && len(d.Job) == 0 && d.Reason != outcome.InvalidJob && d.Status != outcome.Delivered {
 		return "nothing to do: retention deleted the job, so it cannot be delivered again"
 	}

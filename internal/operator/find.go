@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
@@ -90,8 +90,8 @@ func parseShortID(s string) (first, last uuid.UUID, ok bool) {
 }
 
 // addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.
-func (l *MatchList) addDelivery(d store.Delivery, err error) error {
-	if errors.Is(err, store.ErrNotFound) {
+func (l *MatchList) addDelivery(d ledger.Delivery, err error) error {
+	if errors.Is(err, ledger.ErrNotFound) {
 		return nil
 	}
 	if err == nil {
@@ -101,7 +101,7 @@ func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 	return err
 }
 
-func describeMatch(d store.Delivery) string {
+func describeMatch(d ledger.Delivery) string {
 	return fmt.Sprintf("%s for agent %s, %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
@@ -82,7 +82,7 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 
 // moveDeliveries changes deliveries with the store's method move. force returns its last argument.
 func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
-	move func(*Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
+	move func(*Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []ledger.Task, error),
 	force func(records.Filter) bool) (*MoveReport, error) {
 	ids, f, err := r.check(v, time.Now())
 	if err != nil {
@@ -216,16 +216,16 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	return ids, f, nil
 }
 
-// ledger is the part of the store that a replay or a cancellation needs.
-type ledger interface {
+// moveStore is the part of the store that a replay or a cancellation needs.
+type moveStore interface {
 	auditor
-	Deliveries(ctx context.Context, f records.Filter) ([]store.Delivery, error)
-	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+	Deliveries(ctx context.Context, f records.Filter) ([]ledger.Delivery, error)
+	Delivery(ctx context.Context, id uuid.UUID) (ledger.Delivery, error)
 	Count(ctx context.Context, f records.Filter) (map[outcome.Status]int64, error)
 }
 
 // runMove changes the deliveries with the given ids or, without ids, those that the filter selects.
-func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID,
+func (r MoveRequest) runMove(ctx context.Context, st moveStore, v verb, ids []uuid.UUID,
 	f records.Filter) (*MoveReport, error) {
 	if len(ids) == 0 && !r.Yes {
 		return countMoves(ctx, st, v, f)
@@ -258,7 +258,7 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 
 // chooseDeliveries returns the ids of the deliveries to change, and the filter for the audit row. If the deliveries are
 // given by id, it removes the rate limit.
-func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f records.Filter) (
+func (r *MoveRequest) chooseDeliveries(ctx context.Context, st moveStore, v verb, named []uuid.UUID, f records.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
 	var was map[string]int // counts by status and reason
 	if len(named) > 0 {
@@ -298,11 +298,11 @@ func describeFilter(f records.Filter) map[string]any {
 }
 
 // countNamed counts the given deliveries by status and reason. It skips ids that do not exist: the change reports them.
-func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int, error) {
+func countNamed(ctx context.Context, st moveStore, ids []uuid.UUID) (map[string]int, error) {
 	was := map[string]int{}
 	for _, id := range ids {
 		d, err := st.Delivery(ctx, id)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, ledger.ErrNotFound) {
 			continue
 		}
 		if err != nil {
@@ -314,14 +314,14 @@ func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int
 }
 
 // describeState returns a delivery's status and reason, the key of the counts in audit rows.
-func describeState(d store.Delivery) string {
+func describeState(d ledger.Delivery) string {
 	return strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
 }
 
 // listIDs lists the ids of the selected deliveries in the order of their acceptance, so that agents receive them in
 // that order. It lists them before the first change, so that a delivery which changes its status is not selected twice.
 // was counts them by status and reason.
-func listIDs(ctx context.Context, st ledger, f records.Filter, statuses []outcome.Status) (
+func listIDs(ctx context.Context, st moveStore, f records.Filter, statuses []outcome.Status) (
 	ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
 		seq int64
@@ -420,7 +420,7 @@ func (r *MoveReport) countLeft() string {
 
 // describeRest returns how to go on after the first deliveries are done, where the same command would select these
 // again. next is the first one that is left.
-func (r MoveRequest) describeRest(ctx context.Context, st ledger, next uuid.UUID, done int) string {
+func (r MoveRequest) describeRest(ctx context.Context, st moveStore, next uuid.UUID, done int) string {
 	again := fmt.Sprintf("the same command calls the agents of the first %d again", done)
 	if len(r.IDs) > 0 {
 		return fmt.Sprintf("%s: name only those from %s on", again, next)
@@ -455,7 +455,7 @@ func (r *MoveReport) conclude(fault error, rest string) error {
 func (r *MoveReport) foundNone() bool {
 	unknown := 0
 	for _, left := range r.Left {
-		if left.Why == store.NoSuchDelivery {
+		if left.Why == ledger.NoSuchDelivery {
 			unknown++
 		}
 	}
@@ -463,7 +463,7 @@ func (r *MoveReport) foundNone() bool {
 }
 
 // countMoves is the dry run: it counts the deliveries that would change.
-func countMoves(ctx context.Context, st ledger, v verb, f records.Filter) (*MoveReport, error) {
+func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*MoveReport, error) {
 	all, err := st.Count(ctx, f)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -127,7 +127,7 @@ func TestPace(t *testing.T) {
 
 // shelf is a ledger with rows in the order of acceptance.
 type shelf struct {
-	rows   []store.Delivery
+	rows   []ledger.Delivery
 	audits []records.Audit
 	pages  int
 	broken error // of BeginAudit
@@ -136,14 +136,14 @@ type shelf struct {
 func newShelf(n int, statuses ...outcome.Status) *shelf {
 	s := &shelf{}
 	for i := range n {
-		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)], Job: []byte("{}")})
+		s.rows = append(s.rows, ledger.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)], Job: []byte("{}")})
 	}
 	return s
 }
 
-func (s *shelf) Deliveries(_ context.Context, f records.Filter) ([]store.Delivery, error) {
+func (s *shelf) Deliveries(_ context.Context, f records.Filter) ([]ledger.Delivery, error) {
 	s.pages++
-	var out []store.Delivery
+	var out []ledger.Delivery
 	for _, d := range slices.Backward(s.rows) {
 		if d.Status == f.Statuses[0] && (f.Before == 0 || d.Seq < f.Before) && len(out) < f.Limit {
 			out = append(out, d)
@@ -152,13 +152,13 @@ func (s *shelf) Deliveries(_ context.Context, f records.Filter) ([]store.Deliver
 	return out, nil
 }
 
-func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
+func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (ledger.Delivery, error) {
 	for _, d := range s.rows {
 		if d.ID == id {
 			return d, nil
 		}
 	}
-	return store.Delivery{}, store.ErrNotFound
+	return ledger.Delivery{}, ledger.ErrNotFound
 }
 
 func (s *shelf) Count(_ context.Context, f records.Filter) (map[outcome.Status]int64, error) {
@@ -352,7 +352,7 @@ func TestChoose(t *testing.T) {
 	s := &shelf{}
 	for i := range 2*pageRows + 10 {
 		status := []outcome.Status{outcome.Dead, outcome.Delivered, outcome.Held, outcome.Dead}[i%4]
-		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: status})
+		s.rows = append(s.rows, ledger.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: status})
 	}
 	ids, was, err := listIDs(t.Context(), s, records.Filter{}, []outcome.Status{outcome.Dead, outcome.Held, outcome.Dead})
 	var want []uuid.UUID

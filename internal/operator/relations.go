@@ -8,18 +8,18 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Relation is a delivery that relates to another one.
 type Relation struct {
 	What string // its relation, in words
-	store.Delivery
+	ledger.Delivery
 }
 
 // ListRelations lists the deliveries about the same feedback as d, and those of the same client around it.
-func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []Relation, err error) {
+func (o *Operator) ListRelations(ctx context.Context, d ledger.Delivery) (list []Relation, err error) {
 	var event struct{ BlockHash string }
 	_ = json.Unmarshal(d.Job, &event) // without the job, a retraction is not found
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
@@ -35,7 +35,7 @@ func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []
 
 const isRetraction = "its retraction after a reorg"
 
-func describeRelation(d, r store.Delivery, feedback string) string {
+func describeRelation(d, r ledger.Delivery, feedback string) string {
 	rest, same := strings.CutPrefix(r.Key, feedback)
 	for _, of := range [][2]string{{"#NewFeedback", "the feedback"}, {"#FeedbackRevoked", "its revocation"},
 		{"#Retraction@", isRetraction}, {"/", "a response to it"}} {
@@ -51,7 +51,7 @@ func describeRelation(d, r store.Delivery, feedback string) string {
 
 // FindRetraction returns the retraction of a feedback whose event a reorg removed, or nil. A retraction that ended
 // because the event is on the chain again counts as none.
-func (o *Operator) FindRetraction(ctx context.Context, d store.Delivery) (*store.Delivery, error) {
+func (o *Operator) FindRetraction(ctx context.Context, d ledger.Delivery) (*ledger.Delivery, error) {
 	if d.Kind != string(job.KindNewFeedback) {
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"golang.org/x/sync/semaphore"
 )
@@ -34,12 +35,12 @@ type Session struct {
 
 // Dispatcher puts tasks into Redis. Dispatch returns how many of them Redis accepted.
 type Dispatcher interface {
-	Dispatch(ctx context.Context, tasks []store.Task) int
+	Dispatch(ctx context.Context, tasks []ledger.Task) int
 }
 
 // Dispatch puts tasks into Redis. After a failure the session does not try again: the worker's reconciler dispatches
 // the tasks that Redis lacks.
-func (s *Session) Dispatch(ctx context.Context, tasks []store.Task) {
+func (s *Session) Dispatch(ctx context.Context, tasks []ledger.Task) {
 	if s.Dispatcher != nil && s.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
 		s.Dispatcher = nil
 	}

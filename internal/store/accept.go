@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/big"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -23,79 +22,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// MaxAccept limits the jobs of one Accept call, because one transaction accepts all of them and locks all their agents.
-const MaxAccept = 500
-
-// Intake is one job to accept, with its sender.
-type Intake struct {
-	Job           job.Job
-	SealedHeaders []byte // encrypted action.endpoint.headers of the job; nil: it has none
-	Source        Source // the sender of the job
-	// SameHeaders reports whether sealed, the encrypted headers of another job, decrypts to the same headers as
-	// SealedHeaders. Only the caller has the key. If SameHeaders is nil, encrypted headers of two jobs always count as
-	// different.
-	SameHeaders func(sealed []byte) bool
-
-	// Refused, if not empty, is the reason why the job is invalid, as a sentence. Accept then stores a rejected
-	// delivery (invalid_job), because a job from the chain or from Redis has no caller that could get an error.
-	Refused string
-	// Filtered, if not empty, is a sentence about the filter of the default policy that skips the event. Accept then
-	// stores a skipped delivery (filtered), unless the agent has filters of its own: then a worker's check decides. It
-	// is set only for events that were read from the chain.
-	Filtered string
-	// Key, if not empty, replaces Job.Key() as the delivery's key. It is set for Refused jobs only: the key of the
-	// event, or "invalid:<sha256>" if the event is unknown.
-	Key string
-	// Received, for a Refused job only, is the text that arrived, as JSON with masked secrets. Accept stores it as the
-	// delivery's result. Nil: no result is stored.
-	Received json.RawMessage
-
-	AgentChange AgentChange // for an AgentUpdated read from the chain (a change of registration or owner): its details
-
-	// Traceparent is the trace in which the job was sent (W3C Trace Context). A new delivery continues this trace. An
-	// invalid value is ignored. An existing delivery keeps its trace.
-	Traceparent string
-
-	// Bulk marks the job as part of a backfill. Its delivery is dispatched after all other deliveries of its agent, and
-	// its tasks go to the lane bulk. All jobs of one call must have the same Bulk. An existing delivery keeps its own.
-	Bulk bool
-}
-
-// Verdict states how Accept handled one Intake.
-type Verdict string
-
-// The verdicts.
-const (
-	Accepted Verdict = "accepted" // a delivery was inserted, or an ended delivery was queued again
-	Known    Verdict = "known"    // the key already has a delivery
-	// Conflict: the key's delivery has another action. Or it has another event, and workers do not check on the chain
-	// which event is real.
-	Conflict  Verdict = "conflict"
-	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; no delivery was inserted
-	undecided Verdict = ""          // the Intake has no answer yet
-)
-
-// Acceptance is the answer of Accept to one Intake. For Known and Conflict, ID and Status are those of the existing
-// delivery. For Refreshed, only Verdict is set.
-type Acceptance struct {
-	Verdict Verdict
-	ID      uuid.UUID
-	Key     string
-	Field   string         // for Conflict: the first field of the event that differs, or "action"
-	Stored  string         // for Conflict: the value of Field in the delivery; "" for "action"
-	Differs []string       // for Known: the job's fields that differ from the event that was read from the chain
-	Status  outcome.Status // of the delivery with ID
-}
-
 // Accept stores at most MaxAccept jobs as deliveries, in one transaction. In the same transaction it dispatches
 // deliveries of their agents, up to MaxDispatchedPerAgent per agent. out[i] is the answer to in[i]. The caller puts the
 // returned tasks into Redis. Calling Accept again with the same jobs is harmless: it returns Known.
 //
 // A job that Postgres cannot store does not make the call fail. Accept stores it as a rejected delivery, like a Refused
 // job.
-func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, tasks []Task, err error) {
-	if len(in) > MaxAccept {
-		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
+func (s *Store) Accept(ctx context.Context,
+	in []ledger.Intake) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
+	if len(in) > ledger.MaxAccept {
+		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", ledger.MaxAccept, len(in))
 	}
 	if len(in) == 0 {
 		return nil, nil, nil
@@ -117,6 +53,9 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	}
 	return out, tasks, nil
 }
+
+// undecided is the verdict of an Intake that has no answer yet.
+const undecided ledger.Verdict = ""
 
 // retryAccept calls transact, which must run one whole transaction, until it succeeds or ctx has ended. If shouldRetry
 // is true for the error, it repeats the call without limit. If missedConflict is true, it repeats the call at most
@@ -166,7 +105,7 @@ func missedConflict(err error) bool {
 
 // arrival is an Intake in the form in which Accept stores it.
 type arrival struct {
-	Intake
+	ledger.Intake
 	id    uuid.UUID // of its new delivery, if it gets one
 	key   string    // of the delivery
 	kind  string
@@ -181,7 +120,7 @@ type arrival struct {
 const maxKeyBytes = 1 << 10
 
 // newArrivals calls newArrival for each Intake.
-func newArrivals(in []Intake) ([]arrival, error) {
+func newArrivals(in []ledger.Intake) ([]arrival, error) {
 	rows := make([]arrival, len(in))
 	for i, it := range in {
 		var err error
@@ -194,9 +133,9 @@ func newArrivals(in []Intake) ([]arrival, error) {
 
 // newArrival returns the arrival of an Intake. If Postgres cannot store the job, newArrival sets Refused. An invalid
 // traceparent is dropped. newArrival returns an error if the key is empty or the job cannot be encoded as JSON.
-func newArrival(it Intake) (arrival, error) {
+func newArrival(it ledger.Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
-		kind: storable.Text(string(it.Job.Kind), storable.MaxName), agent: jobAgent(it.Job)}
+		kind: storable.Text(string(it.Job.Kind), storable.MaxName), agent: ledger.AgentOf(it.Job)}
 	a.Refused, a.Filtered = storable.Text(it.Refused, storable.MaxError), storable.Text(it.Filtered, storable.MaxError)
 	if _, ok := tracecontext.Parse(it.Traceparent); !ok {
 		a.Traceparent = ""
@@ -232,7 +171,8 @@ func newArrival(it Intake) (arrival, error) {
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
 // acceptIn locks the agents of any number of jobs in the transaction tx, and then accepts the jobs (acceptLocked).
-func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
+func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx,
+	in []arrival) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
 	if err := s.LockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
 	}
@@ -242,8 +182,8 @@ func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Ac
 // acceptLocked accepts any number of jobs, MaxAccept at a time, and dispatches from their agents' backlogs. tx has
 // locked the agents. out[i] is the answer to in[i].
 func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
-	in []arrival) (out []Acceptance, tasks []Task, err error) {
-	for part := range slices.Chunk(in, MaxAccept) {
+	in []arrival) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
+	for part := range slices.Chunk(in, ledger.MaxAccept) {
 		answers, more, err := s.acceptPart(ctx, tx, part)
 		if err != nil {
 			return nil, nil, err
@@ -255,9 +195,10 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 
 // acceptPart accepts at most MaxAccept jobs, whose agents tx has locked. It raises the epochs of updated agents,
 // inserts deliveries for new keys, and answers the jobs whose keys exist. Then it dispatches from the agents' backlogs.
-func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
-	out = make([]Acceptance, len(in))
-	byAgent := make(map[erc8004.Agent][]Task)
+func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx,
+	in []arrival) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
+	out = make([]ledger.Acceptance, len(in))
+	byAgent := make(map[erc8004.Agent][]ledger.Task)
 	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 		return nil, nil, err
 	}
@@ -276,7 +217,8 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 // listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
 // no job can have added to its backlog: each of its jobs is Refused, is an AgentUpdated, or became a new delivery that
 // waits, has a task, or was filtered. byAgent has the tasks that acceptPart has dispatched so far.
-func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[erc8004.Agent][]Task) []erc8004.Agent {
+func listAgentsToDispatch(in []arrival, out []ledger.Acceptance,
+	byAgent map[erc8004.Agent][]ledger.Task) []erc8004.Agent {
 	isDispatched := make(map[uuid.UUID]bool, len(in))
 	for _, dispatched := range byAgent {
 		for _, t := range dispatched {
@@ -285,9 +227,9 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[erc8004.Ag
 	}
 	var agents []erc8004.Agent
 	for i, a := range in {
-		isSettled := out[i].Verdict == Accepted &&
+		isSettled := out[i].Verdict == ledger.Accepted &&
 			(isDispatched[out[i].ID] || out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped)
-		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
+		if a.Refused == "" && out[i].Verdict != ledger.Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
 	}
@@ -296,12 +238,12 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[erc8004.Ag
 
 // raiseEpochs handles the AgentUpdated jobs among the arrivals. It raises the epochs of their agents, stores transfers
 // of ownership, and sets the answers of these jobs to Refreshed.
-func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
+func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
 		if a.isAgentUpdate() {
 			queueAgentChange(b, a)
-			out[i] = Acceptance{Verdict: Refreshed}
+			out[i] = ledger.Acceptance{Verdict: ledger.Refreshed}
 		}
 	}
 	if b.Len() == 0 {
@@ -313,8 +255,8 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 // insertNew inserts a delivery for each arrival whose answer is undecided and whose key has no delivery yet. It sets
 // these answers to Accepted. The answer stays undecided if the key has a delivery, or if an earlier arrival has the
 // same key. New tasks are added to byAgent.
-func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	byAgent map[erc8004.Agent][]Task) error {
+func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance,
+	byAgent map[erc8004.Agent][]ledger.Task) error {
 	var rows []arrival
 	added := make(map[string]bool, len(in)) // by key
 	for i, a := range in {
@@ -348,7 +290,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 // answerInserted returns the answer Accepted for an arrival whose delivery was inserted. row describes that delivery.
 // The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another one
 // (behind_earlier), and else Queued. A new task is added to byAgent.
-func (a arrival) answerInserted(row newRow, byAgent map[erc8004.Agent][]Task) Acceptance {
+func (a arrival) answerInserted(row newRow, byAgent map[erc8004.Agent][]ledger.Task) ledger.Acceptance {
 	status := outcome.Queued
 	switch {
 	case a.Refused != "":
@@ -359,9 +301,9 @@ func (a arrival) answerInserted(row newRow, byAgent map[erc8004.Agent][]Task) Ac
 		status = outcome.Waiting
 	}
 	if row.dispatch > 0 {
-		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: a.id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
+		byAgent[a.agent] = append(byAgent[a.agent], ledger.Task{ID: a.id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
 	}
-	return Acceptance{Verdict: Accepted, ID: a.id, Key: a.key, Status: status}
+	return ledger.Acceptance{Verdict: ledger.Accepted, ID: a.id, Key: a.key, Status: status}
 }
 
 // newRow is the state of a delivery that accept.sql has just inserted.
@@ -396,7 +338,8 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 		"sources":        text(func(a arrival) string { return a.Source.Name }),
 		"trusts":         column(in, func(a arrival) int { return int(a.Source.Trust) }),
 		"bound":          len(in) > 0 && in[0].read, // all have the same
-		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})
+		"max_dispatched": ledger.MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent,
+		"order": s.defaultOrder()})
 	made := make(map[uuid.UUID]newRow, len(in))
 	var id uuid.UUID
 	var n newRow
@@ -419,25 +362,6 @@ func arrivalAgents(in []arrival) []erc8004.Agent {
 	return distinctAgents(agents)
 }
 
-// jobAgent returns the agent that a job names. A job without an agent id gets the id "0".
-func jobAgent(j job.Job) erc8004.Agent {
-	id := "0"
-	if j.AgentID != nil {
-		id = j.AgentID.String()
-	}
-	return erc8004.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: id}
-}
-
-// AgentChange has the details of an AgentUpdated event that the chain follower read.
-type AgentChange struct {
-	// LastID is the last id of a range of agents that changed (ERC-4906, BatchMetadataUpdate). The job's agent is the
-	// first. Agents of the range without a row in herald.agents are ignored. Nil: only the job's agent changed.
-	LastID *big.Int
-	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer); otherwise both are
-	// zero.
-	From, To common.Address
-}
-
 // queueAgentChange queues in b the statements for an AgentUpdated event. They raise the epochs of the changed agents,
 // so that workers resolve these agents again, and store a transfer to another owner.
 func queueAgentChange(b *pgx.Batch, a arrival) {
@@ -455,9 +379,6 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 	b.Queue(statements.Text("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }
 
-// WorkerGone is how long a worker counts as running after its last report (ReportVerified, records.ReportWorker).
-const WorkerGone = time.Minute
-
 // ReportVerified stores the ids of the chains whose events a running worker verifies. Accept reads them, because it
 // cannot ask the chain itself. The rows stay after the worker has stopped. A worker that does not verify a chain
 // deletes the chain's row, unless another worker has reported the chain within WorkerGone.
@@ -469,6 +390,6 @@ func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error)
 		ON CONFLICT (chain_id) DO UPDATE SET seen_at = now()`, chains)
 	b.Queue(`DELETE FROM herald.verified_chains
 		WHERE chain_id <> ALL ($1::bigint[]) AND seen_at < now() - make_interval(secs => $2)`,
-		chains, WorkerGone.Seconds())
+		chains, ledger.WorkerGone.Seconds())
 	return s.Conns.SendBatch(ctx, b).Close()
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -20,15 +21,15 @@ func BenchmarkBackfill(b *testing.B) {
 			for b.Loop() {
 				block++
 				a := Advance{From: block, To: block, Head: block, Anchors: []cursor.Anchor{{Number: block}}, Settled: block}
-				for i := range MaxAccept {
+				for i := range ledger.MaxAccept {
 					j := inBlock(feedback(1+i%50, int(block)*10+i/50), block, 'a')
-					a.Intakes = append(a.Intakes, Intake{Job: j, Bulk: true, Filtered: filter})
+					a.Intakes = append(a.Intakes, ledger.Intake{Job: j, Bulk: true, Filtered: filter})
 				}
 				done, err := s.AdvanceCursors(b.Context(), []*cursor.Cursor{&c}, a)
 				heraldtest.Must(b, err)
 				tasks += len(done.Tasks)
 			}
-			b.ReportMetric(float64(int(block)*MaxAccept)/b.Elapsed().Seconds(), "events/s")
+			b.ReportMetric(float64(int(block)*ledger.MaxAccept)/b.Elapsed().Seconds(), "events/s")
 			b.ReportMetric(float64(tasks), "tasks")
 		})
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -24,18 +25,18 @@ import (
 func TestProducers(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	var jobs []Intake
+	var jobs []ledger.Intake
 	for agent := range 20 {
 		jobs = append(jobs, feedbacks(agent, 1, 20)...)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	verdicts, dispatches := map[Verdict]int{}, map[string]int{}
+	verdicts, dispatches := map[ledger.Verdict]int{}, map[string]int{}
 	for producer := range 8 {
 		wg.Go(func() {
 			order := rand.New(rand.NewPCG(1, uint64(producer))).Perm(len(jobs))
 			for batch := range slices.Chunk(order, 40) {
-				in := make([]Intake, 0, len(batch))
+				in := make([]ledger.Intake, 0, len(batch))
 				for _, i := range batch {
 					in = append(in, jobs[i])
 				}
@@ -59,11 +60,11 @@ func TestProducers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if verdicts[Accepted] != 400 || verdicts[Known] != 2800 || len(verdicts) != 2 {
+	if verdicts[ledger.Accepted] != 400 || verdicts[ledger.Known] != 2800 || len(verdicts) != 2 {
 		t.Errorf("verdicts %v", verdicts)
 	}
 	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 400)
-	heraldtest.Equal(t, "dispatched", len(dispatches), 20*MaxDispatchedPerAgent)
+	heraldtest.Equal(t, "dispatched", len(dispatches), 20*ledger.MaxDispatchedPerAgent)
 	for id, n := range dispatches {
 		if n != 1 {
 			t.Errorf("task %s was dispatched %d times", id, n)
@@ -79,8 +80,8 @@ func TestDispatch(t *testing.T) {
 	const agents, each = 3, 40
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	queue := make(chan Task, 10*agents*each)
-	put := func(tasks []Task) {
+	queue := make(chan ledger.Task, 10*agents*each)
+	put := func(tasks []ledger.Task) {
 		for _, task := range tasks {
 			queue <- task
 		}
@@ -90,7 +91,7 @@ func TestDispatch(t *testing.T) {
 	samples := 0
 	watch.Go(func() {
 		for watching.Err() == nil {
-			if n := countDispatched(t, s); n > MaxDispatchedPerAgent {
+			if n := countDispatched(t, s); n > ledger.MaxDispatchedPerAgent {
 				t.Errorf("%d dispatched", n)
 			}
 			samples++
@@ -98,14 +99,14 @@ func TestDispatch(t *testing.T) {
 	})
 	watch.Go(func() { // the reconciler, and intakes of known jobs, which lock the same rows in their own order
 		for watching.Err() == nil {
-			for _, step := range []func() ([]Task, error){
-				func() ([]Task, error) { tasks, _, err := s.Due(ctx, 100); return tasks, err },
-				func() ([]Task, error) { return s.Backlog(ctx, 100) },
-				func() ([]Task, error) { _, _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
-				func() ([]Task, error) {
-					var in []Intake
+			for _, step := range []func() ([]ledger.Task, error){
+				func() ([]ledger.Task, error) { tasks, _, err := s.Due(ctx, 100); return tasks, err },
+				func() ([]ledger.Task, error) { return s.Backlog(ctx, 100) },
+				func() ([]ledger.Task, error) { _, _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
+				func() ([]ledger.Task, error) {
+					var in []ledger.Intake
 					for range 20 {
-						in = append(in, Intake{Job: feedback(rand.IntN(agents), 1+rand.IntN(each))})
+						in = append(in, ledger.Intake{Job: feedback(rand.IntN(agents), 1+rand.IntN(each))})
 					}
 					_, tasks, err := s.Accept(ctx, in)
 					return tasks, err
@@ -153,7 +154,7 @@ func TestDispatch(t *testing.T) {
 					}
 					put(r.Next)
 					if r.Task != nil {
-						put([]Task{*r.Task})
+						put([]ledger.Task{*r.Task})
 					}
 					if _, twice := seen.LoadOrStore(c.ID, true); o.Status == outcome.Delivered {
 						left.Done()
@@ -202,11 +203,11 @@ func TestMissedConflict(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), stranger, known.ID(), "elsewhere"); err != nil {
 		t.Fatal(err)
 	}
-	var out []Acceptance
+	var out []ledger.Acceptance
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		out, _, err = s.Accept(t.Context(), []Intake{{Job: known}})
+		out, _, err = s.Accept(t.Context(), []ledger.Intake{{Job: known}})
 		done <- err
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -220,12 +221,12 @@ func TestMissedConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	heraldtest.Must(t, tx.Commit(t.Context()))
-	if err := <-done; err != nil || len(out) != 1 || out[0].ID != known.ID() || out[0].Verdict == Accepted {
+	if err := <-done; err != nil || len(out) != 1 || out[0].ID != known.ID() || out[0].Verdict == ledger.Accepted {
 		t.Errorf("%+v, %v", out, err)
 	}
 
 	exec(t, s, stranger, blocked.ID(), "for good")
-	if _, _, err := s.Accept(t.Context(), []Intake{{Job: blocked}}); !missedConflict(err) {
+	if _, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: blocked}}); !missedConflict(err) {
 		t.Errorf("a row that stays in the way: %v", err)
 	}
 }
@@ -236,7 +237,7 @@ func TestMissedConflict(t *testing.T) {
 func TestAcceptDispatches(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	of := func(out []Acceptance) (verdicts string) {
+	of := func(out []ledger.Acceptance) (verdicts string) {
 		for _, a := range out {
 			verdicts += string(a.Verdict[0])
 		}
@@ -245,7 +246,7 @@ func TestAcceptDispatches(t *testing.T) {
 	accept(t, s, feedbacks(1, 1, 2)...)
 	in := feedbacks(1, 1, 8)                         // two known, six new
 	in = append(in[:5:5], append(feedbacks(1, 3, 1), // repeats the third
-		append([]Intake{{Refused: "no job", Key: "invalid:1"}}, append(in[5:], feedbacks(2, 1, 9)...)...)...)...)
+		append([]ledger.Intake{{Refused: "no job", Key: "invalid:1"}}, append(in[5:], feedbacks(2, 1, 9)...)...)...)...)
 	out, tasks := accept(t, s, in...)
 	if got, want := of(out), "kkaaakaaaa"+"aaaaaaaaa"; got != want {
 		t.Errorf("verdicts %s, want %s", got, want)
@@ -290,13 +291,13 @@ func TestKnownAndConflict(t *testing.T) {
 	value := feedback(42, 1)
 	value.Value = big.NewInt(1)
 	twin := feedback(42, 2)
-	out, tasks := accept(t, s, Intake{Job: same}, Intake{Job: other}, Intake{Job: value}, Intake{Job: twin}, Intake{Job: twin})
-	for i, want := range []Acceptance{
-		{Verdict: Known, ID: first.ID, Key: same.Key(), Status: outcome.Queued},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "tag1", Stored: "uptime"},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "value", Stored: "9977"},
-		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
-		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
+	out, tasks := accept(t, s, ledger.Intake{Job: same}, ledger.Intake{Job: other}, ledger.Intake{Job: value}, ledger.Intake{Job: twin}, ledger.Intake{Job: twin})
+	for i, want := range []ledger.Acceptance{
+		{Verdict: ledger.Known, ID: first.ID, Key: same.Key(), Status: outcome.Queued},
+		{Verdict: ledger.Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "tag1", Stored: "uptime"},
+		{Verdict: ledger.Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "value", Stored: "9977"},
+		{Verdict: ledger.Accepted, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
+		{Verdict: ledger.Known, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
 	} {
 		if !reflect.DeepEqual(out[i], want) {
 			t.Errorf("%d: got %+v, want %+v", i, out[i], want)
@@ -308,10 +309,10 @@ func TestKnownAndConflict(t *testing.T) {
 	if first.ID != job.IDOf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/0x00000000000000000000000000000000000000c1/1#NewFeedback") {
 		t.Error("id is not the UUIDv5 of the key")
 	}
-	if _, _, err := s.Accept(t.Context(), make([]Intake, MaxAccept+1)); err == nil {
+	if _, _, err := s.Accept(t.Context(), make([]ledger.Intake, ledger.MaxAccept+1)); err == nil {
 		t.Error("a batch beyond MaxAccept was taken")
 	}
-	if _, _, err := s.Accept(t.Context(), []Intake{{Refused: "no job"}, {Job: job.Job{Kind: job.KindAgentUpdated}, Refused: "x"}}); err == nil {
+	if _, _, err := s.Accept(t.Context(), []ledger.Intake{{Refused: "no job"}, {Job: job.Job{Kind: job.KindAgentUpdated}, Refused: "x"}}); err == nil {
 		t.Error("a row without a key was taken")
 	}
 	if out, tasks, err := s.Accept(t.Context(), nil); out != nil || tasks != nil || err != nil {
@@ -362,11 +363,11 @@ func TestSecondJobOfAnUnverifiedKey(t *testing.T) {
 					attempts = 3, error = 'old', created_at = now() - interval '40 days', accepted_at = now() - interval '40 days',
 					finished_at = CASE WHEN $2 <> 'queued' THEN now() END WHERE id = $1`, old.ID, tt.status, tt.reason, tt.called)
 				j.BlockNumber = 7777
-				in := Intake{Job: j, SealedHeaders: []byte("sealed"), SameHeaders: func(b []byte) bool { return string(b) == "sealed" }}
+				in := ledger.Intake{Job: j, SealedHeaders: []byte("sealed"), SameHeaders: func(b []byte) bool { return string(b) == "sealed" }}
 				out, tasks := accept(t, s, in)
 				a, got := out[0], ""
 				switch {
-				case a.Verdict == Accepted && a.ID == old.ID:
+				case a.Verdict == ledger.Accepted && a.ID == old.ID:
 					got = anew
 				default:
 					got = string(a.Verdict)
@@ -374,7 +375,7 @@ func TestSecondJobOfAnUnverifiedKey(t *testing.T) {
 				if got != want || a.Key != j.Key() || (got == conflict) != (a.Field == "feedbackURI") {
 					t.Fatalf("got %s (%+v), want %s", got, a, want)
 				}
-				if again, _ := accept(t, s, in); got != conflict && (again[0].Verdict != Known || again[0].ID != a.ID) {
+				if again, _ := accept(t, s, in); got != conflict && (again[0].Verdict != ledger.Known || again[0].ID != a.ID) {
 					t.Errorf("once more: %+v", again)
 				}
 				d := read(t, s, a.ID)
@@ -420,7 +421,7 @@ func TestReturnsOnce(t *testing.T) {
 				if i%2 == 0 { // another identity registry, which the agent's lock does not exclude
 					j.IdentityRegistry = common.HexToAddress("0x02")
 				}
-				out, _, err := s.Accept(t.Context(), []Intake{{Job: j}, {Job: j}})
+				out, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: j}, {Job: j}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -428,7 +429,7 @@ func TestReturnsOnce(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, a := range out {
-					if a.Verdict == Accepted {
+					if a.Verdict == ledger.Accepted {
 						accepted++
 					}
 					keys[a.ID.String()] = true
@@ -445,10 +446,10 @@ func TestReturnsOnce(t *testing.T) {
 func TestRefusedIntake(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	nothing := Intake{Refused: "not JSON\x00", Key: "invalid:abc", Job: job.Job{Kind: "some\x00kind"}}
-	named := Intake{Refused: "chainId: no", Job: feedback(42, 1), SealedHeaders: []byte("x")}
+	nothing := ledger.Intake{Refused: "not JSON\x00", Key: "invalid:abc", Job: job.Job{Kind: "some\x00kind"}}
+	named := ledger.Intake{Refused: "chainId: no", Job: feedback(42, 1), SealedHeaders: []byte("x")}
 	out, tasks := accept(t, s, nothing, named, nothing)
-	if len(tasks) != 0 || out[0].Status != outcome.Rejected || out[0].Verdict != Accepted || out[1].Verdict != Accepted || out[2].Verdict != Known {
+	if len(tasks) != 0 || out[0].Status != outcome.Rejected || out[0].Verdict != ledger.Accepted || out[1].Verdict != ledger.Accepted || out[2].Verdict != ledger.Known {
 		t.Fatalf("%+v, %v", out, tasks)
 	}
 	d := read(t, s, job.IDOf("invalid:abc"))
@@ -457,8 +458,8 @@ func TestRefusedIntake(t *testing.T) {
 	}
 	refused(t, s, d.ID, 1, "it is rejected")
 	// The event itself gets the delivery. The refused job changes nothing when it is enqueued again.
-	out, _ = accept(t, s, Intake{Job: feedback(42, 1)}, named)
-	if out[0].Verdict != Accepted || out[0].ID != named.Job.ID() || out[1].Verdict != Known || out[1].ID != out[0].ID {
+	out, _ = accept(t, s, ledger.Intake{Job: feedback(42, 1)}, named)
+	if out[0].Verdict != ledger.Accepted || out[0].ID != named.Job.ID() || out[1].Verdict != ledger.Known || out[1].ID != out[0].ID {
 		t.Errorf("%+v", out)
 	}
 }
@@ -468,8 +469,8 @@ func TestAgentUpdated(t *testing.T) {
 	s := newStore(t)
 	up := feedback(42, 0)
 	up.Kind = job.KindAgentUpdated
-	out, tasks := accept(t, s, Intake{Job: up}, Intake{Job: feedback(42, 1)}, Intake{Job: up})
-	if out[0].Verdict != Refreshed || out[2].Verdict != Refreshed || out[1].Verdict != Accepted || len(tasks) != 1 {
+	out, tasks := accept(t, s, ledger.Intake{Job: up}, ledger.Intake{Job: feedback(42, 1)}, ledger.Intake{Job: up})
+	if out[0].Verdict != ledger.Refreshed || out[2].Verdict != ledger.Refreshed || out[1].Verdict != ledger.Accepted || len(tasks) != 1 {
 		t.Fatalf("%+v", out)
 	}
 	if c := claim(t, s, tasks[0]); c.Epoch != 2 {

@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // crashed returns a claim whose worker died: its lease expired, and the delivery returned to the backlog.
-func crashed(t *testing.T, s *Store, agent int) *Claim {
+func crashed(t *testing.T, s *Store, agent int) *ledger.Claim {
 	t.Helper()
 	c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
 	lapse(t, s, c)
 	return c
 }
 
-func lapse(t *testing.T, s *Store, c *Claim) {
+func lapse(t *testing.T, s *Store, c *ledger.Claim) {
 	t.Helper()
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
 	if n, _, err := s.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
@@ -28,7 +29,7 @@ func lapse(t *testing.T, s *Store, c *Claim) {
 }
 
 // next claims the only delivery in the backlog.
-func next(t *testing.T, s *Store) *Claim {
+func next(t *testing.T, s *Store) *ledger.Claim {
 	t.Helper()
 	tasks, err := s.Backlog(t.Context(), 10)
 	if err != nil || len(tasks) != 1 {
@@ -38,12 +39,12 @@ func next(t *testing.T, s *Store) *Claim {
 }
 
 // pastOf returns the spooled outcome o of c's worker, recorded 1.234 s after the attempt began.
-func pastOf(c *Claim, o Outcome) SpooledOutcome {
-	return SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
+func pastOf(c *ledger.Claim, o ledger.Outcome) ledger.SpooledOutcome {
+	return ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
 }
 
 // through returns p after a round trip through Redis' encoding.
-func through(t *testing.T, p SpooledOutcome) (out SpooledOutcome) {
+func through(t *testing.T, p ledger.SpooledOutcome) (out ledger.SpooledOutcome) {
 	t.Helper()
 	b, err := json.Marshal(p)
 	heraldtest.Must(t, err)
@@ -61,7 +62,7 @@ func TestAdoptLost(t *testing.T) {
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		lapse(t, s, c)
-		if r, err := s.Adopt(t.Context(), c, pastOf(old, waiting(time.Second))); !errors.Is(err, ErrFenced) || r.Task != nil || r.Next != nil {
+		if r, err := s.Adopt(t.Context(), c, pastOf(old, waiting(time.Second))); !errors.Is(err, ledger.ErrFenced) || r.Task != nil || r.Next != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
 		d := read(t, s, c.ID)
@@ -88,7 +89,7 @@ func TestAdoptLost(t *testing.T) {
 		if n, _, _, err := s.Cancel(t.Context(), ids1(c.ID), true); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); !errors.Is(err, ErrFenced) {
+		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); !errors.Is(err, ledger.ErrFenced) {
 			t.Error(err)
 		}
 		if d := read(t, s, c.ID); d.Status != outcome.Cancelled || d.Reason != "operator" || d.History[0].Outcome != "delivered" {
@@ -100,8 +101,8 @@ func TestAdoptLost(t *testing.T) {
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		record(t, s, old, delivered)
-		for _, o := range []Outcome{delivered, waiting(time.Second)} {
-			if _, err := s.Adopt(t.Context(), c, pastOf(old, o)); !errors.Is(err, ErrFenced) {
+		for _, o := range []ledger.Outcome{delivered, waiting(time.Second)} {
+			if _, err := s.Adopt(t.Context(), c, pastOf(old, o)); !errors.Is(err, ledger.ErrFenced) {
 				t.Errorf("%s: %v", o.Status, err)
 			}
 		}
@@ -122,7 +123,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 	two := next(t, s)
 	lapse(t, s, two)
 	c := next(t, s)
-	o := Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Free: true, Task: true}
+	o := ledger.Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Free: true, Task: true}
 	if _, err := s.Adopt(t.Context(), c, pastOf(one, o)); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 	if d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome != "waiting" || d.History[1].Outcome != "" {
 		t.Errorf("%+v", d)
 	}
-	if c = claim(t, s, Task{ID: c.ID, N: d.Dispatch}); c.Attempt != 3 || !c.Unfinished {
+	if c = claim(t, s, ledger.Task{ID: c.ID, N: d.Dispatch}); c.Attempt != 3 || !c.Unfinished {
 		t.Errorf("%+v", c)
 	}
 }
@@ -138,13 +139,13 @@ func TestAdoptOutOfTurn(t *testing.T) {
 // TestPastJSON: a spooled outcome survives its JSON encoding, with any text in the agent's answer.
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
-	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
-		Outcome: Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
+	full := ledger.SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
+		Outcome: ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`),
-			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, NoTurn: true, Refuted: []int{1}, Registration: &Registration{Name: "A"},
-			Gone: &Gone{}}}
+			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, NoTurn: true, Refuted: []int{1}, Registration: &ledger.Registration{Name: "A"},
+			Gone: &ledger.Gone{}}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
@@ -152,10 +153,10 @@ func TestPastJSON(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "a full outcome from the spool", through(t, full), full)
-	heraldtest.Equal(t, "a short outcome from the spool", through(t, SpooledOutcome{Outcome: delivered}).Outcome, delivered)
+	heraldtest.Equal(t, "a short outcome from the spool", through(t, ledger.SpooledOutcome{Outcome: delivered}).Outcome, delivered)
 	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
-		got := through(t, SpooledOutcome{Outcome: Outcome{Status: outcome.Delivered, Response: []byte(hostile)}})
-		if want := KeepSide([]byte(hostile)); string(KeepSide(got.Outcome.Response)) != string(compactJSON(t, want)) {
+		got := through(t, ledger.SpooledOutcome{Outcome: ledger.Outcome{Status: outcome.Delivered, Response: []byte(hostile)}})
+		if want := ledger.KeepSide([]byte(hostile)); string(ledger.KeepSide(got.Outcome.Response)) != string(compactJSON(t, want)) {
 			t.Errorf("%q became %s, not %s", hostile, got.Outcome.Response, want)
 		}
 	}

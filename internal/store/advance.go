@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -21,14 +22,14 @@ type Advance struct {
 	AtHead    bool            // the head at the last reorg was reached: orphaned events not read again are gone
 	Anchors   []cursor.Anchor // replace those of the cursors
 	Checks    json.RawMessage // as in cursor.Cursor
-	Intakes   []Intake        // jobs made from the blocks' events, in the chain's order
+	Intakes   []ledger.Intake // jobs made from the blocks' events, in the chain's order
 }
 
 // Advanced is the result of AdvanceCursors.
 type Advanced struct {
-	Answers  []Acceptance // element i answers Advance.Intakes[i]
-	Tasks    []Task       // tasks to put into Redis
-	Vanished []Vanished   // deliveries whose events a reorg removed
+	Answers  []ledger.Acceptance // element i answers Advance.Intakes[i]
+	Tasks    []ledger.Task       // tasks to put into Redis
+	Vanished []ledger.Vanished   // deliveries whose events a reorg removed
 }
 
 // AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -25,19 +26,19 @@ func TestAdvanceCursors(t *testing.T) {
 	}
 	stale, next := c, c
 	anchors := []cursor.Anchor{{Number: 19, Hash: common.Hash{19}}}
-	in := make([]Intake, 2*MaxAccept+3)
+	in := make([]ledger.Intake, 2*ledger.MaxAccept+3)
 	for i := range in {
-		in[i] = Intake{Job: feedback(i%5, i+1)}
+		in[i] = ledger.Intake{Job: feedback(i%5, i+1)}
 	}
-	in[3] = Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
+	in[3] = ledger.Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
 
 	done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&next}, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
 	out, tasks := done.Answers, done.Tasks
-	if err != nil || len(out) != len(in) || len(tasks) != 5*MaxDispatchedPerAgent {
+	if err != nil || len(out) != len(in) || len(tasks) != 5*ledger.MaxDispatchedPerAgent {
 		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
 	}
 	for i, a := range out {
-		if want := map[bool]outcome.Status{true: outcome.Rejected, false: outcome.Queued}[i == 3]; a.Verdict != Accepted || a.Status != want {
+		if want := map[bool]outcome.Status{true: outcome.Rejected, false: outcome.Queued}[i == 3]; a.Verdict != ledger.Accepted || a.Status != want {
 			t.Fatalf("%d: %+v", i, a)
 		}
 	}
@@ -47,11 +48,11 @@ func TestAdvanceCursors(t *testing.T) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
 
-	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, cursor.ErrMoved) {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []ledger.Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, cursor.ErrMoved) {
 		t.Errorf("from where the cursor was: %v", err)
 	}
 	exec(t, s, `ALTER TABLE herald.history ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
-	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&read}, Advance{From: 20, To: 39, Intakes: []ledger.Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
 	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), len(in))

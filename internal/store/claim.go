@@ -2,18 +2,15 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -23,94 +20,6 @@ import (
 // clockTolerance is how long before the end of its wait a delivery may be claimed. A task may run that early, because
 // Redis' clock may be ahead of Postgres' clock.
 const clockTolerance = time.Second
-
-// Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil. It also has the data of the
-// delivery and of its agent that the attempt needs. The package comment defines the terms.
-type Claim struct {
-	ID            uuid.UUID
-	N             int   // the delivery's dispatch counter, as in the claimed task (Task.N)
-	No            int64 // claim number; once a later claim has drawn another one, this claim's writes change nothing
-	Attempt       int   // number of the attempt, from 1
-	StartedAt     time.Time
-	LeaseUntil    time.Time // by Postgres' clock
-	Key           string
-	Job           job.Job // if Bound is set, made from the event as the chain has it; else as it was sent
-	SealedHeaders []byte  // encrypted headers of the job's endpoint; nil: none
-	Source        Source  // sender of the job whose action (tool, endpoint, arguments) is used
-	Bound         bool    // Job was read from the chain, by the chain follower or by an earlier check (Bind)
-	// the event is checked before the call: workers verified its chain when the job was accepted
-	Verified bool
-	// raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
-	Hints     int
-	Corrected []string  // fields in which jobs that were sent differ from the event (Binding.Corrected)
-	CreatedAt time.Time // when the delivery was first accepted; a replay or reopening does not change it
-	Called    bool      // an earlier attempt called the agent, or may have called it
-	Epoch     int64     // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
-	Enabled   bool      // false: an operator or Herald disabled the agent (herald.agents.enabled)
-
-	Budget        int // number of this attempt in the delivery's budget of attempts, from 1; a replay starts a new one
-	FetchFailures int // attempts since the Budget began that could not fetch the feedback file (Outcome.FetchFailed)
-	// Unfinished: an earlier attempt has no outcome in Postgres, because its worker died or could not record the
-	// outcome.
-	Unfinished bool
-	// InDoubt: an attempt without an outcome may have called the agent. Attempts before a replay do not count (they
-	// belong to an earlier Budget): by replaying the delivery, the operator accepted a second call.
-	InDoubt     bool
-	Replay      bool          // an operator has replayed the delivery
-	Policy      policy.Policy // the operator's, for the agent
-	OwnPolicy   policy.Policy // the agent's own
-	Protocol    string        // MCP revision of the agent's last answer; empty: the agent has not answered yet
-	Succeeded   bool          // a delivery to the agent succeeded within RecentSuccess
-	Traceparent string        // traceparent of the job; empty: the job has none
-	Again       bool          // not the first try: the delivery was waiting, or had a task before this one
-	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes.
-	// That delivery delays later ones no longer, because its delays_until has passed. Empty: none is overtaken.
-	AheadOf string
-
-	// MayCall reports whether the worker may call the agent: the delivery has the turn of its ordering key, or needs no
-	// turn. If MayCall is false, the worker only checks the event. Bind then sets MayCall if the delivery gets the
-	// turn.
-	MayCall bool
-
-	// kind and agent come from columns of the delivery's row, because the stored job may be unreadable.
-	kind  string
-	agent erc8004.Agent
-
-	waited bool // the delivery was waiting when it was claimed
-}
-
-// RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
-const RecentSuccess = time.Hour
-
-// HasLostKey reports whether a reorg gave the delivery's key to another event (displace.sql). That event has a delivery
-// of its own.
-func (c *Claim) HasLostKey() bool { return strings.HasSuffix(c.Key, "~"+c.ID.String()) }
-
-// Agent returns the claim's agent.
-func (c *Claim) Agent() erc8004.Agent {
-	if c.agent == (erc8004.Agent{}) {
-		return jobAgent(c.Job)
-	}
-	return c.agent
-}
-
-// ErrUnreadableJob is returned together with a claim if the delivery's stored job cannot be parsed: a newer version
-// wrote the job, or it was edited or deleted by hand. The claim is valid, but its Job is empty. The caller must record
-// an outcome.
-var ErrUnreadableJob = errors.New("the stored job cannot be read")
-
-// EarlyError is returned by Claim if the task was run before the end of the delivery's wait. asynq must run the task
-// again when the wait ends.
-type EarlyError struct {
-	Left   time.Duration  // rest of the wait
-	Reason outcome.Reason // reason of the wait
-	Text   string         // stored error text of the wait
-}
-
-// Error implements error.
-func (e *EarlyError) Error() string {
-	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
-}
 
 // Claim claims the delivery with this id for its task, whose Task.N must be n. lease is the duration of the lease,
 // which Postgres measures. Claim returns:
@@ -122,7 +31,7 @@ func (e *EarlyError) Error() string {
 //
 // Concurrent calls share a statement (coalescer). If ctx ends while the statement runs, Claim still returns the claim,
 // because Postgres may have committed it. The caller then records an outcome as usual.
-func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
+func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *ledger.Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // not a task of this store
 	}
@@ -143,7 +52,7 @@ type claimRequest struct {
 //   - The delivery waits, cannot be claimed, or is locked by another transaction.
 //   - The group has an earlier request for the same delivery.
 //   - The lease differs from that of the group's first request.
-func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
+func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]coalescer.Result[*ledger.Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
 	ids, ns := make([]uuid.UUID, 0, len(group)), make([]int, 0, len(group))
@@ -157,9 +66,9 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]coalesc
 	if err != nil {
 		return nil, err
 	}
-	results := make([]coalescer.Result[*Claim], len(group))
-	err = readClaims(rows, func(c *Claim, err error) {
-		results[positions[c.ID]] = coalescer.Result[*Claim]{Answer: c, Err: err, Answered: true}
+	results := make([]coalescer.Result[*ledger.Claim], len(group))
+	err = readClaims(rows, func(c *ledger.Claim, err error) {
+		results[positions[c.ID]] = coalescer.Result[*ledger.Claim]{Answer: c, Err: err, Answered: true}
 	})
 	return results, err
 }
@@ -168,16 +77,16 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]coalesc
 // claims a delivery whose wait has ended. Before that claim, yield.sql checks two conditions: no other delivery of the
 // ordering key goes first, and fewer than MaxDispatchedPerAgent deliveries of the agent are dispatched. If one fails,
 // the delivery returns to its agent's backlog.
-func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err error) {
+func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *ledger.Claim, err error) {
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent_of"), q.id)
-	b.Queue(statements.Text("yield"), q.id, q.n, clockTolerance, MaxDispatchedPerAgent, maxResponsesPerAgent)
+	b.Queue(statements.Text("yield"), q.id, q.n, clockTolerance, ledger.MaxDispatchedPerAgent, maxResponsesPerAgent)
 	b.Queue(statements.Text("lock_delivery"), q.id)
 	tolerance := clockTolerance
 	var unreadable error // returned with the claim; if SendBatch returned this error, the claim would be lost
 	args := claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)
 	b.Queue(statements.Text("claim"), args...).Query(func(rows pgx.Rows) error {
-		return readClaims(rows, func(claimed *Claim, err error) { c, unreadable = claimed, err })
+		return readClaims(rows, func(claimed *ledger.Claim, err error) { c, unreadable = claimed, err })
 	})
 	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
@@ -190,7 +99,7 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err e
 
 func claimArgs(ids []uuid.UUID, ns []int, lease time.Duration, tolerance *time.Duration) []any {
 	return statements.Named("claim").Args(pgx.NamedArgs{"ids": encodeIDs(ids), "ns": ns, "lease": lease,
-		"recent": RecentSuccess, "tolerance": tolerance})
+		"recent": ledger.RecentSuccess, "tolerance": tolerance})
 }
 
 // encodeIDs returns ids in a type that pgx encodes without reflection. pgx encodes []uuid.UUID ten times as slowly.
@@ -204,13 +113,13 @@ func encodeIDs(ids []uuid.UUID) []pgtype.UUID {
 
 // readClaims reads the rows of claim.sql or claim_followers.sql. It calls add for each claim, with ErrUnreadableJob if
 // the stored job cannot be parsed.
-func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
+func readClaims(rows pgx.Rows, add func(*ledger.Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job,
-		&r.SealedHeaders, &r.Key, &r.kind, &r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID,
-		&r.Epoch, &r.Enabled, &r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol, &r.Succeeded,
-		&r.Hints, &r.Bound, &r.Verified, &r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf,
-		&r.MayCall, &r.waited, &r.unfinished}, func() error {
+		&r.SealedHeaders, &r.Key, &r.Kind, &r.CreatedAt, &r.Called, &r.RowAgent.ChainID, &r.RowAgent.Registry,
+		&r.RowAgent.ID, &r.Epoch, &r.Enabled, &r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol,
+		&r.Succeeded, &r.Hints, &r.Bound, &r.Verified, &r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent,
+		&r.AheadOf, &r.MayCall, &r.Waited, &r.unfinished}, func() error {
 		add(r.claim())
 		return nil
 	})
@@ -219,24 +128,24 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 
 // claimRow is a row that claim.sql or claim_followers.sql returns.
 type claimRow struct {
-	Claim
+	ledger.Claim
 	job, policy, own []byte
 	base             int
 	unfinished       int // number of the latest earlier attempt without an outcome; 0: none
 }
 
 // claim returns the claim of the row.
-func (r *claimRow) claim() (*Claim, error) {
+func (r *claimRow) claim() (*ledger.Claim, error) {
 	c := r.Claim
 	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), policy.ParseStored(r.policy), policy.ParseStored(r.own)
-	c.Again = c.N > 1 || c.waited
+	c.Again = c.N > 1 || c.Waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind
 	c.InDoubt = mayBeCalled && r.unfinished > r.base
 	c.Called = c.Called || mayBeCalled && c.Unfinished
 	if err := c.Job.UnmarshalJSON(r.job); err != nil { // json.Unmarshal would validate the job a second time
 		c.Job = job.Job{}
-		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
+		return &c, fmt.Errorf("%w: %w", ledger.ErrUnreadableJob, err)
 	}
 	return &c, nil
 }
@@ -244,7 +153,7 @@ func (r *claimRow) claim() (*Claim, error) {
 // explainRefusal returns an *EarlyError if task n cannot claim the delivery because the delivery still waits with that
 // task. For any other cause it returns nil.
 func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
-	var early EarlyError
+	var early ledger.EarlyError
 	err := s.Conns.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
 		   FROM herald.work
 		  WHERE id = $1 AND dispatch = $2 AND status = 'waiting' AND handed_at IS NOT NULL`,
@@ -257,7 +166,7 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 
 // Extend sets the end of the claim's lease to now plus d, by Postgres' clock, in Postgres and in c. It returns
 // ErrFenced if the claim is lost or its lease has expired.
-func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
+func (s *Store) Extend(ctx context.Context, c *ledger.Claim, d time.Duration) (err error) {
 	ctx, end := s.StartCall(ctx, &err, "extend the lease of delivery %s", c.ID)
 	defer end()
 	var until time.Time
@@ -266,7 +175,7 @@ func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err erro
 		  WHERE id = $1 AND claim_no = $2 AND status = 'running' AND lease_until > now() RETURNING lease_until`,
 		c.ID, c.No, d).Scan(&until)
 	if err != nil {
-		return postgres.NoRows(err, ErrFenced)
+		return postgres.NoRows(err, ledger.ErrFenced)
 	}
 	c.LeaseUntil = until
 	return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,7 +26,7 @@ import (
 // Accept would dispatch at most eight per agent.
 func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
 	t.Helper()
-	out, _ := accept(t, s, Intake{Job: feedback(1, 1)})
+	out, _ := accept(t, s, ledger.Intake{Job: feedback(1, 1)})
 	rows, _ := s.Conns.Query(t.Context(), `INSERT INTO herald.deliveries
 		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, dispatch, handed_at)
 		SELECT gen_random_uuid(), 'copy ' || gen_random_uuid(), kind, chain_id, identity_registry, i % 64, order_key, i, job, 1, now()
@@ -74,7 +75,7 @@ func BenchmarkClaim(b *testing.B) {
 }
 
 // groupClaims claims one delivery for each id, in one group.
-func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []coalescer.Result[*Claim] {
+func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []coalescer.Result[*ledger.Claim] {
 	t.Helper()
 	group := make([]claimRequest, len(ids))
 	for i, id := range ids {
@@ -109,7 +110,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 			results := groupClaims(t, s, c.ID, b.ID)
 			for i, id := range []uuid.UUID{c.ID, b.ID} {
 				r := results[i]
-				if !r.Answered || r.Answer == nil || errors.Is(r.Err, ErrUnreadableJob) != errors.Is(aloneErr, ErrUnreadableJob) {
+				if !r.Answered || r.Answer == nil || errors.Is(r.Err, ledger.ErrUnreadableJob) != errors.Is(aloneErr, ledger.ErrUnreadableJob) {
 					t.Fatalf("%+v, %v", r, aloneErr)
 				}
 				got, want := *r.Answer, *alone
@@ -174,7 +175,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 					if r.Answered != (slices.Contains(ready, id) && !seen[id]) {
 						t.Errorf("%s: answered %v", cmp.Or(names[id], "ready"), r.Answered)
 					}
-					if r.Answered && (r.Answer.ID != id || errors.Is(r.Err, ErrUnreadableJob) != (slices.Index(ready, id) == 0)) {
+					if r.Answered && (r.Answer.ID != id || errors.Is(r.Err, ledger.ErrUnreadableJob) != (slices.Index(ready, id) == 0)) {
 						t.Errorf("%s was given %+v, %v", id, r.Answer, r.Err)
 					}
 					seen[id] = true
@@ -189,7 +190,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 
 			// Alone, the single statement decides: rows that were only locked are claimed, and the others are refused.
 			for id, name := range names {
-				var early *EarlyError
+				var early *ledger.EarlyError
 				c, err := s.claimAlone(t.Context(), claimRequest{id, 1, lease})
 				if errors.As(err, &early) != (name == "not due") || early == nil && err != nil || (c != nil) != (name == "locked" || name == "due") {
 					t.Errorf("%s, tried alone: %v, %v", name, c, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -22,7 +23,7 @@ import (
 func holdGroups(s *Store, before bool) (begun <-chan int, release func()) {
 	began, gate := make(chan int, 100), make(chan struct{})
 	flush := s.claims.Flush
-	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
+	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*ledger.Claim], error) {
 		if before {
 			began <- len(group)
 			<-gate
@@ -38,8 +39,8 @@ func holdGroups(s *Store, before bool) (begun <-chan int, release func()) {
 }
 
 // askFor claims deliveries, each in a goroutine of its own.
-func askFor(ctx context.Context, s *Store, ids ...uuid.UUID) (claims []*Claim, errs []error, wait func()) {
-	claims, errs = make([]*Claim, len(ids)), make([]error, len(ids))
+func askFor(ctx context.Context, s *Store, ids ...uuid.UUID) (claims []*ledger.Claim, errs []error, wait func()) {
+	claims, errs = make([]*ledger.Claim, len(ids)), make([]error, len(ids))
 	var all sync.WaitGroup
 	for i, id := range ids {
 		all.Go(func() { claims[i], errs[i] = s.Claim(ctx, id, 1, lease) })
@@ -174,7 +175,7 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 			stallsOn := s.claims.Flush
 			var stalled atomic.Int32
 			broken := &stall{answers: answers}
-			s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
+			s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*ledger.Claim], error) {
 				if group[0].id == ids[1] {
 					lost.Store(broken)
 					stalled.Add(int32(len(group)))
@@ -220,7 +221,7 @@ func TestClaimsBesideALockedRow(t *testing.T) {
 	s := newStore(t)
 	s.claims.Min = 1
 	ids := insertDispatched(t, s, 20)
-	var claims []*Claim
+	var claims []*ledger.Claim
 	var errs []error
 	var wait func()
 	err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 func TestClaimHasOneWinner(t *testing.T) {
@@ -16,7 +17,7 @@ func TestClaimHasOneWinner(t *testing.T) {
 	s := newStore(t)
 	task := acceptOne(t, s, feedback(42, 1))
 	var wg sync.WaitGroup
-	var won atomic.Pointer[Claim]
+	var won atomic.Pointer[ledger.Claim]
 	var winners atomic.Int32
 	for range 40 {
 		wg.Go(func() {
@@ -51,16 +52,16 @@ func TestClaimNumberFences(t *testing.T) {
 	_, tasks := accept(t, s, in...)
 	old := claim(t, s, tasks[0])
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, old.ID)
-	if err := s.Extend(t.Context(), old, lease); !errors.Is(err, ErrFenced) {
+	if err := s.Extend(t.Context(), old, lease); !errors.Is(err, ledger.ErrFenced) {
 		t.Errorf("a lease that ran out was renewed: %v", err)
 	}
 	if n, _, err := s.ExpireLeases(t.Context(), 100, 11); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	before := read(t, s, old.ID)
-	for _, o := range []Outcome{waiting(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"}, {Status: outcome.Held, Reason: "auth_required", Free: true},
+	for _, o := range []ledger.Outcome{waiting(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"}, {Status: outcome.Held, Reason: "auth_required", Free: true},
 		{Status: outcome.Skipped, Reason: "no_uri"}, {Status: outcome.Rejected, Reason: "tool_error", Called: true}} {
-		if r, err := s.Record(t.Context(), old, o); !errors.Is(err, ErrFenced) || r.Task != nil || r.Next != nil {
+		if r, err := s.Record(t.Context(), old, o); !errors.Is(err, ledger.ErrFenced) || r.Task != nil || r.Next != nil {
 			t.Errorf("%s under a lost claim: %+v, %v", o.Status, r, err)
 		}
 	}
@@ -86,7 +87,7 @@ func TestClaimNumberFences(t *testing.T) {
 	if !now.Called || now.Attempt != 2 || now.No <= old.No {
 		t.Errorf("second claim %+v", now)
 	}
-	if _, err := s.Record(t.Context(), old, Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), old, ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ledger.ErrFenced) {
 		t.Error(err)
 	}
 	if err := s.Extend(t.Context(), now, time.Hour); err != nil || time.Until(now.LeaseUntil) < 50*time.Minute {
@@ -106,13 +107,13 @@ func TestUnreadableJob(t *testing.T) {
 			_, tasks := accept(t, s, feedbacks(42, 1, 9)...)
 			exec(t, s, `UPDATE herald.deliveries SET job = `+stored+` WHERE id = $1`, tasks[0].ID)
 			c, err := s.Claim(t.Context(), tasks[0].ID, tasks[0].N, lease)
-			if c == nil || !errors.Is(err, ErrUnreadableJob) {
+			if c == nil || !errors.Is(err, ledger.ErrUnreadableJob) {
 				t.Fatal(c, err)
 			}
 			if c.Agent() != agentNamed("42") || c.Key == "" {
 				t.Errorf("claim %+v", c)
 			}
-			r := record(t, s, c, Outcome{Status: outcome.Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
+			r := record(t, s, c, ledger.Outcome{Status: outcome.Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
 			if len(r.Next) != 1 {
 				t.Errorf("dispatched %+v", r.Next)
 			}
@@ -123,7 +124,7 @@ func TestUnreadableJob(t *testing.T) {
 				t.Errorf("counted %v", got)
 			}
 			// Enqueueing the same event again replaces the row under its key, because that row was never readable.
-			if out, _ := accept(t, s, feedbacks(42, 1, 1)...); out[0].Verdict != Accepted {
+			if out, _ := accept(t, s, feedbacks(42, 1, 1)...); out[0].Verdict != ledger.Accepted {
 				t.Errorf("%+v", out)
 			}
 		})
@@ -140,7 +141,7 @@ func TestRecordTwice(t *testing.T) {
 	if second.Task == nil || *second.Task != *first.Task {
 		t.Errorf("first %+v, second %+v", first.Task, second.Task)
 	}
-	if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Dead, Reason: "timeout"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Dead, Reason: "timeout"}); !errors.Is(err, ledger.ErrFenced) {
 		t.Errorf("another outcome under a used claim: %v", err)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
@@ -150,7 +151,7 @@ func TestRecordTwice(t *testing.T) {
 	if got := totals(t, s, 42); got["delivered"] != 1 || len(got) != 1 {
 		t.Errorf("counted %v", got)
 	}
-	if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Running}); err == nil || !strings.Contains(err.Error(), "attempt can end with") {
+	if _, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Running}); err == nil || !strings.Contains(err.Error(), "attempt can end with") {
 		t.Error(err)
 	}
 }

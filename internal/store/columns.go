@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -21,16 +22,16 @@ func column[E, T any](list []E, value func(E) T) []T {
 // recordArgs returns the arguments of record.sql for the outcomes of group.
 func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 	type q = recordRequest
-	name := func(value func(o *Outcome) string) []*string {
+	name := func(value func(o *ledger.Outcome) string) []*string {
 		return column(group, func(q q) *string { return storable.Name(value(&q.outcome)) })
 	}
-	text := func(limit int, value func(o *Outcome) string) []*string {
+	text := func(limit int, value func(o *ledger.Outcome) string) []*string {
 		return column(group, func(q q) *string { return storable.OrNull(storable.Text(value(&q.outcome), limit)) })
 	}
-	side := func(value func(o *Outcome) json.RawMessage) [][]byte {
+	side := func(value func(o *ledger.Outcome) json.RawMessage) [][]byte {
 		return column(group, func(q q) []byte { return storable.JSON(value(&q.outcome), storable.MaxSide) })
 	}
-	flag := func(value func(o *Outcome) bool) []bool {
+	flag := func(value func(o *ledger.Outcome) bool) []bool {
 		return column(group, func(q q) bool { return value(&q.outcome) })
 	}
 	return pgx.NamedArgs{
@@ -42,39 +43,39 @@ func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 		"started_ats":    column(group, func(q q) time.Time { return q.startedAt }),
 		"numbers":        column(group, func(q q) int { return q.attempt }),
 		"durations":      column(group, func(q q) *int32 { return q.tookMs }),
-		"latencies":      column(group, func(q q) *int32 { return q.outcome.latencyPosition() }),
+		"latencies":      column(group, func(q q) *int32 { return q.outcome.LatencyPosition() }),
 		"statuses":       column(group, func(q q) string { return string(q.outcome.Status) }),
 		"delays":         column(group, func(q q) time.Duration { return q.outcome.Delay }),
 		"stages":         column(group, func(q q) string { return storable.Text(q.outcome.Stage, storable.MaxName) }),
 		"step_us":        column(group, func(q q) *string { return formatStepTimes(q.outcome.StepMicros) }),
-		"registrations":  column(group, func(q q) []byte { return q.outcome.Registration.encode() }),
+		"registrations":  column(group, func(q q) []byte { return q.outcome.Registration.Encode() }),
 		"file_disagrees": column(group, func(q q) []byte { return encodeNames(q.outcome.FileDisagrees) }),
 
-		"tasks":             flag(func(o *Outcome) bool { return o.Task }),
-		"anews":             flag(func(o *Outcome) bool { return o.Anew }),
-		"frees":             flag(func(o *Outcome) bool { return o.Free }),
-		"called":            flag(func(o *Outcome) bool { return o.Called }),
-		"fetch_failed":      flag(func(o *Outcome) bool { return o.FetchFailed }),
-		"moved":             flag(func(o *Outcome) bool { return o.Moved }),
-		"rechecks":          flag(func(o *Outcome) bool { return o.needsRecheck() }),
-		"reroutes":          flag(func(o *Outcome) bool { return o.Rerouted || o.NoTurn }),
-		"agent_oks":         flag(func(o *Outcome) bool { return o.AgentOK }),
-		"endpoints_of_jobs": flag(func(o *Outcome) bool { return o.EndpointOfJob }),
+		"tasks":             flag(func(o *ledger.Outcome) bool { return o.Task }),
+		"anews":             flag(func(o *ledger.Outcome) bool { return o.Anew }),
+		"frees":             flag(func(o *ledger.Outcome) bool { return o.Free }),
+		"called":            flag(func(o *ledger.Outcome) bool { return o.Called }),
+		"fetch_failed":      flag(func(o *ledger.Outcome) bool { return o.FetchFailed }),
+		"moved":             flag(func(o *ledger.Outcome) bool { return o.Moved }),
+		"rechecks":          flag(func(o *ledger.Outcome) bool { return o.NeedsRecheck() }),
+		"reroutes":          flag(func(o *ledger.Outcome) bool { return o.Rerouted || o.NoTurn }),
+		"agent_oks":         flag(func(o *ledger.Outcome) bool { return o.AgentOK }),
+		"endpoints_of_jobs": flag(func(o *ledger.Outcome) bool { return o.EndpointOfJob }),
 
-		"reasons":            name(func(o *Outcome) string { return string(o.Reason) }),
-		"tool_names":         name(func(o *Outcome) string { return o.ToolName }),
-		"protocols":          name(func(o *Outcome) string { return o.Protocol }),
-		"file_verifications": name(func(o *Outcome) string { return o.FileVerification }),
-		"file_sources":       name(func(o *Outcome) string { return o.FileSource }),
-		"errors":             text(storable.MaxError, func(o *Outcome) string { return o.Error }),
-		"agent_errors":       text(storable.MaxError, func(o *Outcome) string { return o.AgentError }),
-		"endpoints":          text(storable.MaxURL, func(o *Outcome) string { return o.Endpoint }),
+		"reasons":            name(func(o *ledger.Outcome) string { return string(o.Reason) }),
+		"tool_names":         name(func(o *ledger.Outcome) string { return o.ToolName }),
+		"protocols":          name(func(o *ledger.Outcome) string { return o.Protocol }),
+		"file_verifications": name(func(o *ledger.Outcome) string { return o.FileVerification }),
+		"file_sources":       name(func(o *ledger.Outcome) string { return o.FileSource }),
+		"errors":             text(storable.MaxError, func(o *ledger.Outcome) string { return o.Error }),
+		"agent_errors":       text(storable.MaxError, func(o *ledger.Outcome) string { return o.AgentError }),
+		"endpoints":          text(storable.MaxURL, func(o *ledger.Outcome) string { return o.Endpoint }),
 
-		"arguments":    side(func(o *Outcome) json.RawMessage { return o.Arguments }),
-		"responses":    side(func(o *Outcome) json.RawMessage { return o.Response }),
-		"results":      side(func(o *Outcome) json.RawMessage { return o.Result }),
-		"server_infos": side(func(o *Outcome) json.RawMessage { return o.ServerInfo }),
-		"tools":        side(func(o *Outcome) json.RawMessage { return o.Tools }),
+		"arguments":    side(func(o *ledger.Outcome) json.RawMessage { return o.Arguments }),
+		"responses":    side(func(o *ledger.Outcome) json.RawMessage { return o.Response }),
+		"results":      side(func(o *ledger.Outcome) json.RawMessage { return o.Result }),
+		"server_infos": side(func(o *ledger.Outcome) json.RawMessage { return o.ServerInfo }),
+		"tools":        side(func(o *ledger.Outcome) json.RawMessage { return o.Tools }),
 	}
 }
 

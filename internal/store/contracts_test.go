@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -58,7 +59,7 @@ func TestCursorsMoveTogether(t *testing.T) {
 	s := newStore(t)
 	one, two := openReader(t, s, 100, nil, reputation), openReader(t, s, 100, nil, otherRegistry)
 	both := []*cursor.Cursor{&one.c, &two.c}
-	in := []Intake{{Job: inBlock(feedback(1, 1), 101, 'a')}, {Job: ofOther(inBlock(feedback(2, 1), 101, 'a'))}}
+	in := []ledger.Intake{{Job: inBlock(feedback(1, 1), 101, 'a')}, {Job: ofOther(inBlock(feedback(2, 1), 101, 'a'))}}
 	if _, err := s.AdvanceCursors(t.Context(), both, Advance{From: 100, To: 101, Head: 101, AtHead: true, Intakes: in}); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestCursorsMoveTogether(t *testing.T) {
 	}
 	stale := two.c
 	two.read(102, 102, true)
-	_, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&one.c, &stale}, Advance{From: 102, To: 102, Intakes: []Intake{{Job: feedback(3, 1)}}})
+	_, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&one.c, &stale}, Advance{From: 102, To: 102, Intakes: []ledger.Intake{{Job: feedback(3, 1)}}})
 	if !errors.Is(err, cursor.ErrMoved) {
 		t.Errorf("beside a cursor that has moved: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -152,7 +153,7 @@ func TestPlansOfAFlood(t *testing.T) {
 				if _, rest, ok := strings.Cut(line, "Rows Removed by Filter: "); ok {
 					_, _ = fmt.Sscan(rest, &removed)
 				}
-				if read > 100 || removed > MaxDispatchedPerAgent { // up to eight are read to decide their order
+				if read > 100 || removed > ledger.MaxDispatchedPerAgent { // up to eight are read to decide their order
 					t.Errorf("%s, %s reads what is not its agent's:\n%s", when, name, plan)
 					break
 				}
@@ -207,10 +208,10 @@ func TestClaimWritesNoIndex(t *testing.T) {
 // BenchmarkDelivery measures the two statements of a warm delivery, for 64 agents, one delivery at a time.
 func BenchmarkDelivery(b *testing.B) {
 	s := newStore(b)
-	var queue []Task
+	var queue []ledger.Task
 	for agent := range 64 {
-		for from := 1; from <= b.N/64+1; from += MaxAccept {
-			_, tasks := accept(b, s, feedbacks(agent, from, min(MaxAccept, b.N/64+2-from))...)
+		for from := 1; from <= b.N/64+1; from += ledger.MaxAccept {
+			_, tasks := accept(b, s, feedbacks(agent, from, min(ledger.MaxAccept, b.N/64+2-from))...)
 			queue = append(queue, tasks...)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -32,8 +33,8 @@ func SplitAgents(agents []erc8004.Agent) (chains []int64, registries, ids []stri
 
 // dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent. It
 // returns their tasks in the order of interleaveAgents. tx has locked the agents.
-func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent) ([]Task, error) {
-	byAgent := make(map[erc8004.Agent][]Task, len(agents))
+func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent) ([]ledger.Task, error) {
+	byAgent := make(map[erc8004.Agent][]ledger.Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, byAgent); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ const maxDispatchRounds = 32
 
 // dispatchInto is dispatchAgents, but adds the tasks to byAgent instead of returning them.
 func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent,
-	byAgent map[erc8004.Agent][]Task) error {
+	byAgent map[erc8004.Agent][]ledger.Task) error {
 	if len(agents) == 0 {
 		return nil
 	}
@@ -57,7 +58,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Ag
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		rows, _ := queryNamed(ctx, tx, statements.Named("dispatch"), dispatchArgs(chains, registries, ids, nil, nil))
-		behind, err := readDispatched(rows, func(t Task, a erc8004.Agent) error {
+		behind, err := readDispatched(rows, func(t ledger.Task, a erc8004.Agent) error {
 			byAgent[a] = append(byAgent[a], t)
 			return nil
 		})
@@ -74,13 +75,13 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Ag
 // for an agent only if the same transaction has recorded the outcome of the agent's claim.
 func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, claimNos []int64) pgx.NamedArgs {
 	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": encodeIDs(ids),
-		"claim_nos": claimNos, "max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
+		"claim_nos": claimNos, "max_dispatched": ledger.MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
 }
 
 // readDispatched reads the rows of dispatch.sql. It calls add for each dispatched task and its agent. It returns the
 // number of deliveries that left the backlog to wait for others (behind).
-func readDispatched(rows pgx.Rows, add func(Task, erc8004.Agent) error) (behind int, err error) {
-	var t Task
+func readDispatched(rows pgx.Rows, add func(ledger.Task, erc8004.Agent) error) (behind int, err error) {
+	var t ledger.Task
 	var a erc8004.Agent
 	var left bool
 	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID,
@@ -97,9 +98,9 @@ func readDispatched(rows pgx.Rows, add func(Task, erc8004.Agent) error) (behind 
 // interleaveAgents returns the tasks of all agents in this order: the first task of each agent, then the second of
 // each, and so on. So workers run tasks of different agents at the same time. Tasks of one agent would wait for each
 // other: for the lock of the agent's row when they are recorded, and for the permits of their origin.
-func interleaveAgents(byAgent map[erc8004.Agent][]Task) (tasks []Task) {
+func interleaveAgents(byAgent map[erc8004.Agent][]ledger.Task) (tasks []ledger.Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(byAgent)))
-	for nth := range MaxDispatchedPerAgent {
+	for nth := range ledger.MaxDispatchedPerAgent {
 		for _, a := range agents {
 			if nth < len(byAgent[a]) {
 				tasks = append(tasks, byAgent[a][nth])

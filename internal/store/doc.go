@@ -1,5 +1,6 @@
 // Package store is the ledger: it keeps deliveries and attempts in Postgres (schema herald). It accepts, claims,
-// records, dispatches, releases and reconciles deliveries. The operator's records, such as tokens, keys, the audit and
+// records, dispatches, releases and reconciles deliveries. The types of what its functions get and return, such as
+// Intake, Claim and Outcome, are in internal/store/ledger. The operator's records, such as tokens, keys, the audit and
 // alerts, are in internal/store/records. Package internal/store/cursor stores how far chains were read, and package
 // internal/store/retention deletes old data. All use the connections of internal/store/postgres.
 //

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -34,7 +35,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 	forceRecordGroups(t, s, size)
 	s.records.Min, s.claims.Min = 1, 1
 	flush := s.claims.Flush
-	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
+	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*ledger.Claim], error) {
 		all := append([]claimRequest{}, group...)
 		for i := 0; len(all) < size; i++ {
 			other := uuid.New()
@@ -53,7 +54,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 			t.Errorf("a group failed: %v", err)
 			return nil, err
 		}
-		results := make([]coalescer.Result[*Claim], len(group))
+		results := make([]coalescer.Result[*ledger.Claim], len(group))
 		for i := range all {
 			answer := answers[order[i]]
 			if i < len(group) {
@@ -68,7 +69,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 
 func forceRecordGroups(t testing.TB, s *Store, size int) {
 	flush := s.records.Flush
-	s.records.Flush = func(ctx context.Context, group []recordRequest) ([]coalescer.Result[Recorded], error) {
+	s.records.Flush = func(ctx context.Context, group []recordRequest) ([]coalescer.Result[ledger.Recorded], error) {
 		all := append([]recordRequest{}, group...)
 		for i := 0; len(all) < size; i++ {
 			lost := *group[0].claim

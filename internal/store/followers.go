@@ -4,28 +4,18 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
-
-// MaxFollowers limits the deliveries that one ClaimFollowers claims, because the agent's row is locked while they are
-// claimed.
-const MaxFollowers = 49
-
-// Follower is the claim of a delivery that is sent in the same call as another delivery of its agent, the leader. A
-// Follower has no task in Redis. If the delivery must wait after the call, it waits without a task.
-type Follower struct {
-	*Claim
-	Err error // ErrUnreadableJob if the stored job cannot be parsed, else nil
-}
 
 // ClaimFollowers claims deliveries that can be sent in one call with the leader, whose claim the caller must have. It
 // claims at most n of them, and at most MaxFollowers. Each is a NewFeedback of the leader's agent with the leader's
 // action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
 // (behind_earlier). The result is in the order in which the deliveries must be sent: those of one ordering key by
 // index, with no open delivery of that key omitted between them.
-func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
-	lease time.Duration) (all []Follower, err error) {
+func (s *Store) ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int,
+	lease time.Duration) (all []ledger.Follower, err error) {
 	ctx, end := s.StartCall(ctx, &err, "claim deliveries for the batch of delivery %s", leader.ID)
 	defer end()
 	a := leader.Agent()
@@ -33,9 +23,11 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
 	queueNamed(b, statements.Named("claim_followers"), pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "leader": leader.ID,
-		"limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess}).
+		"limit": min(n, ledger.MaxFollowers), "lease": lease, "recent": ledger.RecentSuccess}).
 		Query(func(rows pgx.Rows) error {
-			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
+			return readClaims(rows, func(c *ledger.Claim, err error) {
+				all = append(all, ledger.Follower{Claim: c, Err: err})
+			})
 		})
 	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err // if Postgres has committed the claims nevertheless, their leases expire
@@ -46,7 +38,7 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
 // GiveBack undoes claims of one ClaimFollowers. The agent must have done nothing with these deliveries: no call was
 // made, or the agent ignored them in the call. Each delivery returns to the backlog or to its wait (behind_earlier),
 // and its attempt does not count. GiveBack skips claims that are lost.
-func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
+func (s *Store) GiveBack(ctx context.Context, all []ledger.Follower) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
@@ -57,7 +49,7 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	var blocked []bool
 	for _, f := range all {
 		ids, claimNos = append(ids, f.ID), append(claimNos, f.No)
-		blocked = append(blocked, f.waited)
+		blocked = append(blocked, f.Waited)
 	}
 	a := all[0].Agent()
 	b := &pgx.Batch{}

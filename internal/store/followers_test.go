@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -22,14 +23,14 @@ func ofClient(client byte, index int) job.Job {
 }
 
 // follow claims up to n deliveries that can join the leader's call.
-func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
+func follow(t *testing.T, s *Store, leader *ledger.Claim, n int) []ledger.Follower {
 	t.Helper()
 	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
 	heraldtest.Must(t, err)
 	return all
 }
 
-func indexes(all []Follower) (list []uint64) {
+func indexes(all []ledger.Follower) (list []uint64) {
 	for _, f := range all {
 		list = append(list, f.Job.FeedbackIndex)
 	}
@@ -42,13 +43,13 @@ func TestFollowersOfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
-	var in []Intake
+	var in []ledger.Intake
 	for _, i := range []int{1, 5, 3, 2, 4, 7, 6, 8} {
-		in = append(in, Intake{Job: ofClient(1, i)})
+		in = append(in, ledger.Intake{Job: ofClient(1, i)})
 	}
 	revoked := ofClient(1, 6)
 	revoked.Kind, revoked.Reason, revoked.Action.ToolName = job.KindFeedbackRevoked, job.RevokedByClient, "agent.receiveRevocation"
-	_, tasks := accept(t, s, append(in, Intake{Job: revoked})...)
+	_, tasks := accept(t, s, append(in, ledger.Intake{Job: revoked})...)
 	leader := claim(t, s, tasks[0])
 	all := follow(t, s, leader, 49)
 	if got := indexes(all); !slices.Equal(got, []uint64{2, 3, 4, 5, 6, 7, 8}) { // the revocation of 6 blocks none
@@ -73,7 +74,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 		}
 	}
 	record(t, s, leader, delivered)
-	if _, err := s.Record(t.Context(), all[1].Claim, Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), all[1].Claim, ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ledger.ErrFenced) {
 		t.Errorf("what was given back is recorded: %v", err)
 	}
 
@@ -92,16 +93,16 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
-	var in []Intake
+	var in []ledger.Intake
 	for c := range byte(20) {
-		in = append(in, Intake{Job: ofClient(c, 1)})
+		in = append(in, ledger.Intake{Job: ofClient(c, 1)})
 	}
 	other := ofClient(30, 1)
 	other.Action.TimeoutMs = 1000
-	sealed := Intake{Job: ofClient(31, 1), SealedHeaders: []byte("x")}
-	late := Intake{Job: ofClient(40, 1)}
-	answers, tasks := accept(t, s, append(in, Intake{Job: other}, sealed, Intake{Job: ofClient(32, 1)}, Intake{Job: ofClient(32, 2)}, Intake{Job: ofClient(32, 3)}, late)...)
-	accept(t, s, Intake{Job: ofClient(50, 1), Bulk: true})
+	sealed := ledger.Intake{Job: ofClient(31, 1), SealedHeaders: []byte("x")}
+	late := ledger.Intake{Job: ofClient(40, 1)}
+	answers, tasks := accept(t, s, append(in, ledger.Intake{Job: other}, sealed, ledger.Intake{Job: ofClient(32, 1)}, ledger.Intake{Job: ofClient(32, 2)}, ledger.Intake{Job: ofClient(32, 3)}, late)...)
+	accept(t, s, ledger.Intake{Job: ofClient(50, 1), Bulk: true})
 	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
 	leader := claim(t, s, tasks[0])
 
@@ -115,7 +116,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	if want := []byte{12, 13, 14, 15, 16, 17, 18, 19, 32, 32, 32, 40, 50}; !slices.Equal(clients, want) {
 		t.Errorf("clients %v follow, not %v", clients, want)
 	}
-	heraldtest.Equal(t, "count as dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
+	heraldtest.Equal(t, "count as dispatched", countDispatched(t, s), ledger.MaxDispatchedPerAgent)
 
 	// Followers use no slot of the backlog, and the delivery of a lost worker returns.
 	r := record(t, s, leader, delivered)
@@ -127,7 +128,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	if back := follow(t, s, claim(t, s, tasks[1]), 49); len(back) != 1 || !back[0].InDoubt || !back[0].Called || back[0].N != 2 || back[0].Attempt != 2 {
 		t.Errorf("%+v", back)
 	}
-	wait := record(t, s, all[1].Claim, Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
+	wait := record(t, s, all[1].Claim, ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
 	if wait.Task != nil {
 		t.Errorf("%+v", wait.Task)
 	}
@@ -142,17 +143,17 @@ func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
-	var in []Intake
-	for c := range byte(MaxDispatchedPerAgent) {
-		in = append(in, Intake{Job: ofClient(c, 1)})
+	var in []ledger.Intake
+	for c := range byte(ledger.MaxDispatchedPerAgent) {
+		in = append(in, ledger.Intake{Job: ofClient(c, 1)})
 	}
-	_, tasks := accept(t, s, append(in, Intake{Job: ofClient(20, 5)})...)
+	_, tasks := accept(t, s, append(in, ledger.Intake{Job: ofClient(20, 5)})...)
 	leader := claim(t, s, tasks[0])
 	all := follow(t, s, leader, 49)
 	if len(all) != 1 || all[0].Job.FeedbackIndex != 5 {
 		t.Fatal(indexes(all))
 	}
-	accept(t, s, Intake{Job: ofClient(20, 4)})
+	accept(t, s, ledger.Intake{Job: ofClient(20, 4)})
 	heraldtest.Must(t, s.GiveBack(t.Context(), all))
 	following := record(t, s, leader, delivered).Next
 	for _, task := range tasks[1:] {

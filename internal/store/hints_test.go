@@ -10,13 +10,14 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
 var (
-	refuted = Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}
-	pending = Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Undecided: true}
+	refuted = ledger.Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}
+	pending = ledger.Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Undecided: true}
 )
 
 // newVerifiedStore returns a store whose workers verify the events of the test's chain.
@@ -28,25 +29,25 @@ func newVerifiedStore(t *testing.T) *Store {
 }
 
 // positioned returns a feedback of agent 42 in the given transaction, from a sender, with the tool that its action calls.
-func positioned(index int, transaction byte, tool string, from Source) Intake {
+func positioned(index int, transaction byte, tool string, from ledger.Source) ledger.Intake {
 	j := feedback(42, index)
 	j.Action.ToolName = tool
 	if transaction > 0 {
 		j.TransactionHash = common.Hash{transaction}
 	}
-	return Intake{Job: j, Source: from}
+	return ledger.Intake{Job: j, Source: from}
 }
 
-func forged(in Intake) Intake {
+func forged(in ledger.Intake) ledger.Intake {
 	in.Job.Value = big.NewInt(1)
 	return in
 }
 
 var (
-	command  = Source{SourceCommand, TrustDirect}
-	redis    = Source{SourceRedis, TrustOrdinary}
-	ordinary = SourceToken("a", TrustOrdinary)
-	other    = SourceToken("b", TrustOrdinary)
+	command  = ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}
+	redis    = ledger.Source{Name: ledger.SourceRedis, Trust: ledger.TrustOrdinary}
+	ordinary = ledger.SourceToken("a", ledger.TrustOrdinary)
+	other    = ledger.SourceToken("b", ledger.TrustOrdinary)
 )
 
 func countHints(t testing.TB, s *Store) int {
@@ -58,62 +59,62 @@ func countHints(t testing.TB, s *Store) int {
 func TestHintsOfAKey(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
-	called := func(c *Claim) {
-		heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}))
+	called := func(c *ledger.Claim) {
+		heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: c.Job, Source: c.Source}))
 		record(t, s, c, waiting(time.Hour))
 	}
-	missed := func(c *Claim) { record(t, s, c, refuted) }
+	missed := func(c *ledger.Claim) { record(t, s, c, refuted) }
 	for i, tt := range []struct {
 		name  string
-		first Intake
-		move  func(*Claim) // nil: the delivery stays queued
-		then  []Intake
-		want  Verdict // for the last one
+		first ledger.Intake
+		move  func(*ledger.Claim) // nil: the delivery stays queued
+		then  []ledger.Intake
+		want  ledger.Verdict // for the last one
 		kept  int
 	}{
-		{"the same", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "a", command)}, Known, 0},
-		{"another position", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 2, "a", command)}, Known, 2},
-		{"no position", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 0, "a", command)}, Known, 2},
-		{"another content", positioned(0, 1, "a", command), nil, []Intake{forged(positioned(0, 1, "a", command))}, Known, 2},
-		{"another action of an equal", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "b", command)}, Conflict, 0},
-		{"another action and position of an equal", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 2, "b", command)}, Conflict, 2},
-		{"another action of a better one", positioned(0, 1, "a", ordinary), nil, []Intake{positioned(0, 1, "b", command)}, Known, 2},
-		{"another action of a lesser one", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "b", ordinary)}, Known, 0},
+		{"the same", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 1, "a", command)}, ledger.Known, 0},
+		{"another position", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 2, "a", command)}, ledger.Known, 2},
+		{"no position", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 0, "a", command)}, ledger.Known, 2},
+		{"another content", positioned(0, 1, "a", command), nil, []ledger.Intake{forged(positioned(0, 1, "a", command))}, ledger.Known, 2},
+		{"another action of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 1, "b", command)}, ledger.Conflict, 0},
+		{"another action and position of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 2, "b", command)}, ledger.Conflict, 2},
+		{"another action of a better one", positioned(0, 1, "a", ordinary), nil, []ledger.Intake{positioned(0, 1, "b", command)}, ledger.Known, 2},
+		{"another action of a lesser one", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 1, "b", ordinary)}, ledger.Known, 0},
 		{"two of one token", positioned(0, 1, "a", command), nil,
-			[]Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary), positioned(0, 4, "a", ordinary)}, Known, 3},
-		{"the first one counts", positioned(0, 1, "a", ordinary), nil, []Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary)}, Known, 2},
-		{"two of Redis", positioned(0, 1, "a", redis), nil, []Intake{positioned(0, 2, "a", redis), positioned(0, 3, "a", redis)}, Known, 2},
+			[]ledger.Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary), positioned(0, 4, "a", ordinary)}, ledger.Known, 3},
+		{"the first one counts", positioned(0, 1, "a", ordinary), nil, []ledger.Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary)}, ledger.Known, 2},
+		{"two of Redis", positioned(0, 1, "a", redis), nil, []ledger.Intake{positioned(0, 2, "a", redis), positioned(0, 3, "a", redis)}, ledger.Known, 2},
 		{"two of each token", positioned(0, 1, "a", ordinary), nil,
-			[]Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", other), positioned(0, 4, "a", other), positioned(0, 5, "a", other)}, Known, 4},
-		{"eight", positioned(0, 1, "a", command), nil, manyPositions(2, 12, command), Known, 8},
-		{"refuted ones make room", positioned(0, 1, "a", command), missed, manyPositions(2, 12, command), Known, 8},
-		{"refuted, the same", positioned(0, 1, "a", command), missed, []Intake{positioned(0, 1, "a", command)}, Known, 0},
-		{"refuted, another position", positioned(0, 1, "a", command), missed, []Intake{positioned(0, 2, "a", command)}, Accepted, 2},
-		{"called, the same", positioned(0, 1, "a", command), called, []Intake{positioned(0, 1, "a", command)}, Known, 0},
-		{"called, no position", positioned(0, 1, "a", command), called, []Intake{positioned(0, 0, "a", command)}, Known, 0},
-		{"called, another position", positioned(0, 1, "a", command), called, []Intake{positioned(0, 2, "a", command)}, Known, 2},
-		{"called, another action", positioned(0, 1, "a", command), called, []Intake{positioned(0, 1, "b", command)}, Conflict, 0},
+			[]ledger.Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", other), positioned(0, 4, "a", other), positioned(0, 5, "a", other)}, ledger.Known, 4},
+		{"eight", positioned(0, 1, "a", command), nil, manyPositions(2, 12, command), ledger.Known, 8},
+		{"refuted ones make room", positioned(0, 1, "a", command), missed, manyPositions(2, 12, command), ledger.Known, 8},
+		{"refuted, the same", positioned(0, 1, "a", command), missed, []ledger.Intake{positioned(0, 1, "a", command)}, ledger.Known, 0},
+		{"refuted, another position", positioned(0, 1, "a", command), missed, []ledger.Intake{positioned(0, 2, "a", command)}, ledger.Accepted, 2},
+		{"called, the same", positioned(0, 1, "a", command), called, []ledger.Intake{positioned(0, 1, "a", command)}, ledger.Known, 0},
+		{"called, no position", positioned(0, 1, "a", command), called, []ledger.Intake{positioned(0, 0, "a", command)}, ledger.Known, 0},
+		{"called, another position", positioned(0, 1, "a", command), called, []ledger.Intake{positioned(0, 2, "a", command)}, ledger.Known, 2},
+		{"called, another action", positioned(0, 1, "a", command), called, []ledger.Intake{positioned(0, 1, "b", command)}, ledger.Conflict, 0},
 	} {
-		as := func(in Intake) Intake { in.Job.FeedbackIndex = uint64(i + 1); return in }
+		as := func(in ledger.Intake) ledger.Intake { in.Job.FeedbackIndex = uint64(i + 1); return in }
 		exec(t, s, `DELETE FROM herald.hints`)
 		exec(t, s, `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now(), handed_at = NULL WHERE finished_at IS NULL`)
 		_, tasks := accept(t, s, as(tt.first))
 		if tt.move != nil {
 			tt.move(claim(t, s, tasks[0]))
 		}
-		var last Acceptance
+		var last ledger.Acceptance
 		for _, in := range tt.then {
 			out, _ := accept(t, s, as(in))
 			last = out[0]
 		}
-		if last.Verdict != tt.want || (last.Field == "action") != (tt.want == Conflict) {
+		if last.Verdict != tt.want || (last.Field == "action") != (tt.want == ledger.Conflict) {
 			t.Errorf("%s: %+v", tt.name, last)
 		}
 		heraldtest.Equal(t, tt.name+": hints", countHints(t, s), tt.kept)
 	}
 }
 
-func manyPositions(from, to byte, source Source) (list []Intake) {
+func manyPositions(from, to byte, source ledger.Source) (list []ledger.Intake) {
 	for n := from; n <= to; n++ {
 		list = append(list, positioned(0, n, "a", source))
 	}
@@ -126,21 +127,21 @@ func TestKnownNamesDifferences(t *testing.T) {
 	s := newVerifiedStore(t)
 	c := claim(t, s, acceptOne(t, s, feedback(42, 1)))
 	differing := forged(positioned(1, 2, c.Job.Action.ToolName, command))
-	if out, _ := accept(t, s, differing); out[0].Verdict != Known || out[0].Differs != nil {
+	if out, _ := accept(t, s, differing); out[0].Verdict != ledger.Known || out[0].Differs != nil {
 		t.Errorf("before the event was read: %+v", out[0])
 	}
 	event := inBlock(c.Job, 900, 'a')
-	if err := s.Bind(t.Context(), c, Binding{Job: event}); !errors.Is(err, ErrNewHint) {
+	if err := s.Bind(t.Context(), c, ledger.Binding{Job: event}); !errors.Is(err, ledger.ErrNewHint) {
 		t.Fatalf("a check that does not know a hint binds its result: %v", err)
 	}
 	c.Hints = value[int](t, s, `SELECT hints FROM herald.deliveries`)
-	heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event, Corrected: []string{"value"}}))
+	heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: event, Corrected: []string{"value"}}))
 	if d := read(t, s, c.ID); fmt.Sprint(d.Corrected) != "[value]" || !d.Verified {
 		t.Errorf("%+v", d)
 	}
 	record(t, s, c, delivered)
 	out, _ := accept(t, s, differing)
-	if got := fmt.Sprint(out[0].Differs); out[0].Verdict != Known || got != "[value blockNumber transactionHash]" {
+	if got := fmt.Sprint(out[0].Differs); out[0].Verdict != ledger.Known || got != "[value blockNumber transactionHash]" {
 		t.Errorf("%+v", out[0])
 	}
 }
@@ -150,7 +151,7 @@ func TestKnownNamesDifferences(t *testing.T) {
 func TestNewHintDuringACheck(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
-	for name, o := range map[string]Outcome{"refuted": refuted, "pending": pending} {
+	for name, o := range map[string]ledger.Outcome{"refuted": refuted, "pending": pending} {
 		t.Run(name, func(t *testing.T) {
 			emptyStore(t, s)
 			_, tasks := accept(t, s, positioned(1, 1, "a", command))
@@ -198,10 +199,10 @@ func TestFollowerBinds(t *testing.T) {
 	c := claim(t, s, tasks[0])
 	event := inBlock(feedback(42, 1), 100, 'a')
 	answer := r.read(100, 100, true, event).Answers[0]
-	if answer.Verdict != Known || answer.ID != c.ID {
+	if answer.Verdict != ledger.Known || answer.ID != c.ID {
 		t.Fatalf("%+v", answer)
 	}
-	if err := s.Bind(t.Context(), c, Binding{Job: c.Job}); !errors.Is(err, ErrNewHint) {
+	if err := s.Bind(t.Context(), c, ledger.Binding{Job: c.Job}); !errors.Is(err, ledger.ErrNewHint) {
 		t.Errorf("an older check binds its result: %v", err)
 	}
 	rec := record(t, s, c, refuted)
@@ -211,7 +212,7 @@ func TestFollowerBinds(t *testing.T) {
 	}
 	c = claim(t, s, append(backlog, rec.Next...)[0])
 	hints, err := s.Hints(t.Context(), c)
-	if err != nil || !c.Bound || !c.Job.SameEvent(event) || c.Agent() != jobAgent(event) || c.Source.Trust != TrustChain || len(hints) != 1 ||
+	if err != nil || !c.Bound || !c.Job.SameEvent(event) || c.Agent() != ledger.AgentOf(event) || c.Source.Trust != ledger.TrustChain || len(hints) != 1 ||
 		hints[0].Source != ordinary {
 		t.Errorf("%+v, %+v, %v", c, hints, err)
 	}
@@ -223,14 +224,14 @@ func TestReadResponseStaysNext(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
 	r := newChainReader(t, s)
-	var sent []Intake
+	var sent []ledger.Intake
 	var events []job.Job
 	for i := range 3 {
 		event := inBlock(feedback(1, i+1), 101, 'a')
 		event.Kind, event.Responder = job.KindResponseAppended, common.HexToAddress("0x77")
 		events = append(events, event)
 		event.BlockNumber, event.BlockHash = 0, common.Hash{}
-		sent = append(sent, Intake{Job: event})
+		sent = append(sent, ledger.Intake{Job: event})
 	}
 	_, tasks := accept(t, s, sent...)
 	r.read(100, 101, true, events...)
@@ -252,7 +253,7 @@ func TestBindMovesTheAgent(t *testing.T) {
 	}
 	c := claim(t, s, acceptOne(t, s, validation(7, 1)))
 	event := validation(42, 2)
-	if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil || c.Agent() != jobAgent(event) {
+	if err := s.Bind(t.Context(), c, ledger.Binding{Job: event}); err != nil || c.Agent() != ledger.AgentOf(event) {
 		t.Fatalf("%+v, %v", c.Agent(), err)
 	}
 	o := pending
@@ -261,7 +262,7 @@ func TestBindMovesTheAgent(t *testing.T) {
 	if !rec.Rechecked || len(rec.Next) != 1 {
 		t.Fatalf("%+v", rec)
 	}
-	if c = claim(t, s, rec.Next[0]); !c.Bound || c.Agent() != jobAgent(event) {
+	if c = claim(t, s, rec.Next[0]); !c.Bound || c.Agent() != ledger.AgentOf(event) {
 		t.Errorf("%+v", c)
 	}
 	row := value[string](t, s, `SELECT concat(agent_id, ' ', order_key) FROM herald.deliveries WHERE id = $1`, c.ID)
@@ -281,13 +282,13 @@ func TestCalledRowIsBound(t *testing.T) {
 			s.StrictOrder = true
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))
-			heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event}))
+			heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: event}))
 			rec := record(t, s, c, waiting(-time.Second))
 			c = claim(t, s, *rec.Task)
 			if !c.Called || !c.Bound {
 				t.Fatalf("%+v", c)
 			}
-			gone := Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}}
+			gone := ledger.Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &ledger.Gone{}}
 			next := inBlock(feedback(42, 1), 901, 'b')
 			next.TransactionHash, next.Tag1 = common.Hash{0xee}, "other"
 			if replaced {
@@ -320,12 +321,12 @@ func TestUnverifiedJobIsTheContent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	c := claim(t, s, acceptOne(t, s, positioned(1, 1, "a", command).Job))
-	for field, in := range map[string]Intake{"value": forged(positioned(1, 1, "a", command)), "action": positioned(1, 1, "b", command)} {
-		if out, _ := accept(t, s, in); out[0].Verdict != Conflict || out[0].Field != field {
+	for field, in := range map[string]ledger.Intake{"value": forged(positioned(1, 1, "a", command)), "action": positioned(1, 1, "b", command)} {
+		if out, _ := accept(t, s, in); out[0].Verdict != ledger.Conflict || out[0].Field != field {
 			t.Errorf("%s: %+v", field, out[0])
 		}
 	}
-	if out, _ := accept(t, s, positioned(1, 2, "a", command)); out[0].Verdict != Known || countHints(t, s) != 0 || c.Verified {
+	if out, _ := accept(t, s, positioned(1, 2, "a", command)); out[0].Verdict != ledger.Known || countHints(t, s) != 0 || c.Verified {
 		t.Errorf("another position: %+v, %d hints", out[0], countHints(t, s))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,12 @@ type holder struct {
 	id       uuid.UUID
 	status   outcome.Status
 	reason   outcome.Reason
-	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
-	sealed   []byte // the encrypted headers of the job's endpoint
-	maybe    bool   // the agent was called, or an attempt without a recorded outcome may have called it
-	bound    bool   // the stored job was read from the chain
-	verified bool   // workers check the event before the call
-	source   Source // the sender of the job whose action (tool, endpoint, arguments) is used
+	raw      []byte        // the stored job; nil: retention deleted it, or the job was Refused
+	sealed   []byte        // the encrypted headers of the job's endpoint
+	maybe    bool          // the agent was called, or an attempt without a recorded outcome may have called it
+	bound    bool          // the stored job was read from the chain
+	verified bool          // workers check the event before the call
+	source   ledger.Source // the sender of the job whose action (tool, endpoint, arguments) is used
 	// retracted means that a retraction of this feedback and block exists. It may be of another delivery.
 	retracted bool
 	// gone means that a reorg removed the event, and the chain follower has read up to the newest block without finding
@@ -49,8 +50,8 @@ func (h holder) isFiltered() bool { return h.status == outcome.Skipped && h.reas
 // answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
 // Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery
 // (displaceHolder). New tasks are added to byAgent. It returns errConcurrentUpdate if a key no longer has a delivery.
-func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	byAgent map[erc8004.Agent][]Task) error {
+func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance,
+	byAgent map[erc8004.Agent][]ledger.Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -82,7 +83,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
-		if out[i].Verdict == Accepted {
+		if out[i].Verdict == ledger.Accepted {
 			delete(holders, a.key)
 		}
 	}
@@ -123,8 +124,8 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 //   - The delivery is a retraction, whose job this package made: nothing changes.
 //   - Otherwise: answerHint.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	byAgent map[erc8004.Agent][]Task) (Acceptance, error) {
-	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	if a.Refused != "" {
 		return out, nil
 	}
@@ -155,16 +156,16 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // h is queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ
 // in the event's content, the action or the headers.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	brought, known job.Job) (Acceptance, error) {
-	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	brought, known job.Job) (ledger.Acceptance, error) {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
 	switch {
 	case h.mayReopen() && !h.maybe:
 		return s.reopenDelivery(ctx, tx, a, h)
 	case differs:
-		out.Verdict, out.Field, out.Stored = Conflict, field, known.ContentValue(field)
-	case brought.ActionSum() != known.ActionSum() || !sameHeaders(a.SealedHeaders, h.sealed, a.SameHeaders):
-		out.Verdict, out.Field = Conflict, "action"
+		out.Verdict, out.Field, out.Stored = ledger.Conflict, field, known.ContentValue(field)
+	case brought.ActionSum() != known.ActionSum() || !ledger.SameHeaders(a.SealedHeaders, h.sealed, a.SameHeaders):
+		out.Verdict, out.Field = ledger.Conflict, "action"
 	}
 	return out, nil
 }
@@ -186,8 +187,8 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 // a hint of a sender with the same Trust has another action than the new job, or other headers. In all other cases it
 // is Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	brought, known job.Job) (Acceptance, error) {
-	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	brought, known job.Job) (ledger.Acceptance, error) {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
 		const lock = `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`
 		if _, err := tx.Exec(ctx, lock, a.key); err != nil {
@@ -209,8 +210,8 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	if err != nil {
 		return out, err
 	}
-	if HasOtherAction(hints, brought, a.SealedHeaders, a.Source.Trust, a.SameHeaders) {
-		out.Verdict, out.Field, out.Differs = Conflict, "action", nil
+	if ledger.HasOtherAction(hints, brought, a.SealedHeaders, a.Source.Trust, a.SameHeaders) {
+		out.Verdict, out.Field, out.Differs = ledger.Conflict, "action", nil
 	}
 	isElsewhere := brought.EventSum() != known.EventSum()
 	switch {
@@ -239,8 +240,8 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 // because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent
 // cannot have been called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if
 // another transaction has changed h.
-func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
-	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (ledger.Acceptance, error) {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)
 	args["key"], args["read"] = a.key, a.read
 	err := tx.QueryRow(ctx, statements.Text("reopen"), statements.Named("reopen").Args(args)...).Scan(&out.ID)
@@ -250,7 +251,7 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if _, err := tx.Exec(ctx, statements.Text("revive_revocations"), []uuid.UUID{h.id}); err != nil {
 		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
 	}
-	out.Verdict, out.Status = Accepted, outcome.Queued
+	out.Verdict, out.Status = ledger.Accepted, outcome.Queued
 	return out, nil
 }
 
@@ -267,7 +268,7 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 // waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
 // (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	byAgent map[erc8004.Agent][]Task) (out Acceptance, err error) {
+	byAgent map[erc8004.Agent][]ledger.Task) (out ledger.Acceptance, err error) {
 	if a.id, err = freeKey(ctx, tx, h.id, a.key); err != nil {
 		return out, err
 	}
@@ -295,7 +296,7 @@ func freeKey(ctx context.Context, tx pgx.Tx, id uuid.UUID, key string) (uuid.UUI
 // insertOne inserts the delivery of the arrival a, and returns its answer. It returns errConcurrentUpdate if another
 // delivery has the key. A new task is added to byAgent.
 func (s *Store) insertOne(ctx context.Context, tx pgx.Tx, a arrival,
-	byAgent map[erc8004.Agent][]Task) (out Acceptance, err error) {
+	byAgent map[erc8004.Agent][]ledger.Task) (out ledger.Acceptance, err error) {
 	made, err := s.insertDeliveries(ctx, tx, []arrival{a})
 	if err != nil {
 		return out, fmt.Errorf("insert %s: %w", a.key, err)

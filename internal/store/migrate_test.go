@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -70,7 +71,7 @@ func TestActionResults(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
 	record(t, s, claim(t, s, *record(t, s, claim(t, s, tasks[0]), waiting(-time.Second)).Task), delivered)
-	record(t, s, claim(t, s, tasks[1]), Outcome{Status: outcome.Rejected, Reason: "tool_error", Error: "no", Called: true, Response: []byte(`{"isError": true}`)})
+	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Error: "no", Called: true, Response: []byte(`{"isError": true}`)})
 	claim(t, s, tasks[2])
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s', attempts = 1 WHERE id = $1`, tasks[2].ID)
 	if _, _, err := s.ExpireLeases(t.Context(), 10, 1); err != nil {

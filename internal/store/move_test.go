@@ -5,6 +5,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -27,7 +28,7 @@ func misplaced(kind job.Kind, log uint) (event, sent job.Job) {
 // deliverMisplaced runs the tasks as a worker does: the check of each delivery moves it to the agent of its event. It
 // ends when no mechanism has another task, and moves the clock to the end of waits of up to a minute.
 // It returns the kind of the first delivery that was called.
-func deliverMisplaced(t *testing.T, s *Store, tasks []Task) (first job.Kind) {
+func deliverMisplaced(t *testing.T, s *Store, tasks []ledger.Task) (first job.Kind) {
 	t.Helper()
 	for range 20 {
 		for ; len(tasks) > 0; tasks = tasks[1:] {
@@ -37,14 +38,14 @@ func deliverMisplaced(t *testing.T, s *Store, tasks []Task) (first job.Kind) {
 			event.IdentityRegistry = registry
 			before := c.Agent()
 			if !c.Bound {
-				heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event}))
+				heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: event}))
 			}
 			o := delivered
 			if c.Agent() != before {
 				o = pending
 				o.Rerouted = true
 			} else if !c.MayCall {
-				o = Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Stage: "check", Free: true, NoTurn: true}
+				o = ledger.Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Stage: "check", Free: true, NoTurn: true}
 			}
 			if o.Called && first == "" {
 				first = event.Kind
@@ -77,10 +78,10 @@ func TestMovedDeliveriesReleaseOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			emptyStore(t, s)
 			s.StrictOrder = true
-			var in []Intake
+			var in []ledger.Intake
 			for i, kind := range kinds {
 				_, sent := misplaced(kind, uint(i))
-				in = append(in, Intake{Job: sent})
+				in = append(in, ledger.Intake{Job: sent})
 			}
 			_, tasks := accept(t, s, in...)
 			heraldtest.Equal(t, "called first", deliverMisplaced(t, s, tasks), kinds[0])
@@ -95,10 +96,10 @@ func TestFeedbackOfAnotherAgent(t *testing.T) {
 	s := newVerifiedStore(t)
 	s.StrictOrder = true
 	event, _ := misplaced(job.KindNewFeedback, 0)
-	_, tasks := accept(t, s, Intake{Job: event})
+	_, tasks := accept(t, s, ledger.Intake{Job: event})
 	_, revoked := misplaced(job.KindFeedbackRevoked, 1)
 	_, response := misplaced(job.KindResponseAppended, 2)
-	_, more := accept(t, s, Intake{Job: revoked}, Intake{Job: response})
+	_, more := accept(t, s, ledger.Intake{Job: revoked}, ledger.Intake{Job: response})
 	heraldtest.Equal(t, "dispatched before the feedback", len(more), 0)
 	heraldtest.Equal(t, "called first", deliverMisplaced(t, s, tasks), job.KindNewFeedback)
 }
@@ -114,7 +115,7 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 	sent.TransactionHash = common.Hash{1}
 	for name, arrive := range map[string]func() error{
 		"a job": func() error {
-			_, _, err := s.Accept(t.Context(), []Intake{{Job: event, Source: ordinary}})
+			_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
 			return err
 		},
 		"the chain follower": func() error {

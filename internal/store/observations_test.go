@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -19,20 +20,20 @@ import (
 // TestLatencyBuckets: a recorded latency is counted in the bucket from which quantiles are computed.
 func TestLatencyBuckets(t *testing.T) {
 	t.Parallel()
-	if !slices.IsSorted(LatencyBounds[:]) {
-		t.Fatal(LatencyBounds)
+	if !slices.IsSorted(ledger.LatencyBounds[:]) {
+		t.Fatal(ledger.LatencyBounds)
 	}
 	for took, want := range map[time.Duration]int{0: -1, -time.Second: -1, 1: 0, 10 * time.Millisecond: 0, 10*time.Millisecond + 1: 1,
 		time.Second: 6, time.Minute: 12, time.Minute + 1: 13, math.MaxInt64: 13} {
-		o := Outcome{Called: true, CallTook: took}
+		o := ledger.Outcome{Called: true, CallTook: took}
 		if got := o.LatencyBucket(); got != want {
 			t.Errorf("%s is in bucket %d, want %d", took, got, want)
 		}
-		if at := o.latencyPosition(); (at != nil) != (want >= 0) || at != nil && *at != int32(want)+1 {
+		if at := o.LatencyPosition(); (at != nil) != (want >= 0) || at != nil && *at != int32(want)+1 {
 			t.Errorf("%s: %v", took, at)
 		}
 	}
-	heraldtest.Equal(t, "the bucket of an outcome without a call", (Outcome{CallTook: time.Second}).LatencyBucket(), -1)
+	heraldtest.Equal(t, "the bucket of an outcome without a call", (ledger.Outcome{CallTook: time.Second}).LatencyBucket(), -1)
 }
 
 // TestEndedHourMovesToAgentHours: when an hour ends, the counts in the agent's row move to agent_hours, once. The hour
@@ -48,7 +49,7 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 			t.Helper()
 			exec(t, s, `UPDATE herald.agents SET hour = date_trunc('hour', now(), 'UTC') + $2::interval WHERE agent_id = $1`, agent, shift)
 		}
-		next := func(o Outcome) {
+		next := func(o ledger.Outcome) {
 			t.Helper()
 			r := newRecordRequest(claim(t, s, tasks[0]), o)
 			tasks = tasks[1:]
@@ -70,12 +71,12 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 		}
 		ok := delivered
 		ok.CallTook = 2 * time.Second
-		failed := Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, AgentError: "it hung up"}
+		failed := ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, AgentError: "it hung up"}
 		next(ok)
 		next(failed)
 		expect("the first hour", `0 2 1 {"timeout": 1} 1`)
 		begin("-5 hours")
-		next(Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"})
+		next(ledger.Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"})
 		expect("what is no call begins no hour", `5 2 1 {"timeout": 1} 1`)
 		next(failed)
 		expect("an hour begins", `5 2 1 {"timeout": 1} 1; 0 1 1 {"timeout": 1} 0`)
@@ -131,17 +132,17 @@ func TestRecordKeepsAgentsHot(t *testing.T) {
 
 func TestToolList(t *testing.T) {
 	t.Parallel()
-	var many []KnownTool
+	var many []ledger.KnownTool
 	for i := range 1000 {
-		many = append(many, KnownTool{Name: fmt.Sprint("<tool> \x00\xff ", i, strings.Repeat("x", i)), Schema: i%2 == 0})
+		many = append(many, ledger.KnownTool{Name: fmt.Sprint("<tool> \x00\xff ", i, strings.Repeat("x", i)), Schema: i%2 == 0})
 	}
 	for name, tt := range map[string]struct {
-		tools []KnownTool
+		tools []ledger.KnownTool
 		want  int
 	}{"none": {nil, 0}, "one": {many[:1], 1}, "many": {many, 0}} {
-		raw := ToolList(tt.tools)
-		var got []KnownTool
-		if err := json.Unmarshal(raw, &got); err != nil || len(raw) > storable.MaxSide || string(KeepSide(raw)) != string(raw) {
+		raw := ledger.ToolList(tt.tools)
+		var got []ledger.KnownTool
+		if err := json.Unmarshal(raw, &got); err != nil || len(raw) > storable.MaxSide || string(ledger.KeepSide(raw)) != string(raw) {
 			t.Fatalf("%s: %v, %d bytes: %.200s", name, err, len(raw), raw)
 		}
 		if name == "many" && len(got) > 50 && len(got) < 1000 {
@@ -172,7 +173,7 @@ func TestReleaseEnabledInPages(t *testing.T) {
 		}
 		return a == agentNamed("4")
 	})
-	if n != 1102 || len(toRun(tasks)) != MaxDispatchedPerAgent+2 || err != nil {
+	if n != 1102 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent+2 || err != nil {
 		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
 	}
 	if left := value[string](t, s, `SELECT string_agg(DISTINCT agent_id::text, ' ') FROM herald.deliveries WHERE status = 'held'`); left != "3 4" {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // TestFreeNumberAgain: the number of a free attempt is used again, and its row does not become the next attempt's.
@@ -11,8 +12,8 @@ func TestFreeNumberAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	task := acceptOne(t, s, feedback(1, 1))
-	free := Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true}
-	var first *Claim
+	free := ledger.Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true}
+	var first *ledger.Claim
 	for range 3 {
 		c := claim(t, s, task)
 		if c.Attempt != 1 || c.Budget != 1 || c.Unfinished {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -251,12 +252,12 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 // next one read none of them.
 func TestManyOfAClientCostNothing(t *testing.T) {
 	t.Parallel()
-	disabled := Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true}
+	disabled := ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true}
 	byFile := disabled
 	byFile.Elsewhere = true
 	for name, tt := range map[string]struct {
 		status, reason string // of the many
-		outcome        Outcome
+		outcome        ledger.Outcome
 	}{
 		"held for another reason":         {"held", "auth_required", byFile},
 		"held, and the agent is disabled": {"held", "agent_disabled", disabled},
@@ -277,7 +278,7 @@ func TestManyOfAClientCostNothing(t *testing.T) {
 				  FROM herald.history h, herald.work w WHERE h.order_seq > 1`, tt.status, tt.reason)
 			exec(t, s, `ANALYZE herald.work`)
 			n := countRead(t, s, func() {
-				accept(t, s, Intake{Job: feedback(1, 6000)})
+				accept(t, s, ledger.Intake{Job: feedback(1, 6000)})
 				record(t, s, claim(t, s, first), tt.outcome)
 				_, _, err := s.ReleaseEnabled(t.Context(), nil)
 				heraldtest.Must(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/google/uuid"
@@ -54,7 +55,7 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 // Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs. Then
 // it dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose
 // agent another transaction has locked, so that several processes can call Due at the same time.
-func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
+func (s *Store) Due(ctx context.Context, limit int) (tasks []ledger.Task, more bool, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch waits that are over")
 	defer end()
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
@@ -77,7 +78,7 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 // order is switched off for their agent (Policy.Order, or UseOrder). IgnoreOrder puts the deliveries into their agents'
 // backlogs, and dispatches from these backlogs. Responses (ResponseAppended) are not selected, because they wait for
 // their feedback in any case.
-func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
+func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "dispatch deliveries whose order is switched off")
 	found, err := s.findRows(ctx, statements.Text("switched_off"), s.defaultOrder(), limit)
 	if err == nil && len(found.ids) > 0 {
@@ -118,7 +119,7 @@ func readFound(ctx context.Context, q postgres.Querier, sql string, args ...any)
 // returns into counts. The statement must skip deliveries that have changed since findRows. If dispatch is true,
 // moveRows then dispatches from the agents' backlogs and returns the tasks.
 func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts []any, sql string,
-	args ...any) ([]Task, error) {
+	args ...any) ([]ledger.Task, error) {
 	return s.changeAgents(ctx, f.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(counts...)
 	})
@@ -127,7 +128,7 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts
 // changeAgents locks agents and calls change, in one transaction. If dispatch is true, the transaction also dispatches
 // from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
 func (s *Store) changeAgents(ctx context.Context, agents []erc8004.Agent, dispatch bool,
-	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
+	change func(context.Context, pgx.Tx) error) (tasks []ledger.Task, err error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
@@ -148,10 +149,10 @@ func (s *Store) changeAgents(ctx context.Context, agents []erc8004.Agent, dispat
 
 // Backlog dispatches the next deliveries of at most limit agents that have a backlog and fewer than
 // MaxDispatchedPerAgent dispatched deliveries.
-func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
+func (s *Store) Backlog(ctx context.Context, limit int) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch a backlog")
 	defer end()
-	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), MaxDispatchedPerAgent, limit)
+	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), ledger.MaxDispatchedPerAgent, limit)
 	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 	if err != nil || len(agents) == 0 {
 		return nil, err
@@ -162,7 +163,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 // Overdue lists at most limit tasks that were due at least the given time ago (late) and are not claimed, sorted by
 // delivery id. The page follows the last delivery id of the previous page (after); zero selects the first page. The
 // caller must ask Redis whether it still has these tasks.
-func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
+func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID,
+	limit int) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "find overdue deliveries")
 	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("overdue"), late, after, limit)
@@ -171,7 +173,7 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 
 // Redispatch gives a delivery a new task in place of the task t, which Redis lost. It returns the new task and true. It
 // returns false, and changes nothing, if t is no longer the delivery's task or the delivery no longer needs one.
-func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
+func (s *Store) Redispatch(ctx context.Context, t ledger.Task) (again ledger.Task, moved bool, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch delivery %s again", t.ID)
 	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("redispatch"), t.ID, t.N)
@@ -182,18 +184,18 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 // LostBefore gives new tasks to at most limit deliveries whose tasks Redis lost: those that were dispatched before the
 // time of the loss (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select
 // these deliveries again. So the caller repeats the call until it returns fewer than limit.
-func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
+func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch again what Redis lost")
 	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("lost_before"), before, limit)
-	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
+	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t ledger.Task, err error) {
 		var at *time.Time
 		if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
 			t.At = *at
 		}
 		return t, err
 	})
-	slices.SortFunc(tasks, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	slices.SortFunc(tasks, func(a, b ledger.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return tasks, err
 }
 
@@ -205,15 +207,8 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-// Depth has the number of open deliveries by status, and how late the most overdue delivery is (Overdue). A delivery is
-// overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
-type Depth struct {
-	ByStatus map[outcome.Status]int64
-	Overdue  time.Duration
-}
-
 // Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
-func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
+func (s *Store) Depth(ctx context.Context) (d ledger.Depth, err error) {
 	ctx, end := s.StartCall(ctx, &err, "count open deliveries")
 	defer end()
 	d.ByStatus = map[outcome.Status]int64{outcome.Queued: 0, outcome.Running: 0, outcome.Waiting: 0, outcome.Held: 0}
@@ -232,7 +227,8 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 // Release releases at most limit deliveries that were held because a setting was missing, if this process has the
 // setting now: it puts them into their agents' backlogs. The setting is an RPC URL for one of the chains, or an Arweave
 // gateway (gateway). Release returns the tasks with which the deliveries were held; the caller removes them from Redis.
-func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
+func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool,
+	limit int) (ended []ledger.Task, err error) {
 	if len(chains) == 0 && !gateway {
 		return nil, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -13,7 +14,7 @@ func TestExpire(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 5)...)
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
-	record(t, s, claim(t, s, tasks[1]), Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	record(t, s, claim(t, s, tasks[2]), delivered)
 	claim(t, s, tasks[3])
 	if n, err := s.Expire(t.Context(), time.Hour, 100); n != 0 || err != nil {
@@ -43,7 +44,7 @@ func TestDepth(t *testing.T) {
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
 	record(t, s, claim(t, s, tasks[1]), waiting(-time.Hour))
 	record(t, s, claim(t, s, tasks[2]), delivered)
-	record(t, s, claim(t, s, tasks[3]), Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+	record(t, s, claim(t, s, tasks[3]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	claim(t, s, tasks[4])
 	d, err := s.Depth(t.Context())
 	if err != nil || d.ByStatus[outcome.Queued] != 7 || d.ByStatus[outcome.Waiting] != 2 || d.ByStatus[outcome.Held] != 1 || d.ByStatus[outcome.Running] != 1 || len(d.ByStatus) != 4 {
@@ -67,19 +68,19 @@ func TestLostLeaseGivesUpItsTurn(t *testing.T) {
 				s = newVerifiedStore(t)
 				s.StrictOrder = true
 			}
-			bind := func(c *Claim) *Claim {
+			bind := func(c *ledger.Claim) *ledger.Claim {
 				if verified {
-					heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}))
+					heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: c.Job, Source: c.Source}))
 				}
 				return c
 			}
 			c := bind(claim(t, s, acceptOne(t, s, feedback(1, 5))))
-			if _, tasks := accept(t, s, Intake{Job: feedback(1, 4)}); verified {
-				record(t, s, bind(claim(t, s, tasks[0])), Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Free: true,
+			if _, tasks := accept(t, s, ledger.Intake{Job: feedback(1, 4)}); verified {
+				record(t, s, bind(claim(t, s, tasks[0])), ledger.Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Free: true,
 					NoTurn: true, Stage: "check", Delay: time.Second, Task: true})
 			}
 			lapse(t, s, c)
-			dispatched := func() Task {
+			dispatched := func() ledger.Task {
 				t.Helper()
 				_, _, err := s.ExpireLeases(t.Context(), 100, 11)
 				heraldtest.Must(t, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -28,7 +29,7 @@ func BenchmarkDeliveries(b *testing.B) {
 }
 
 func deliverAll(b *testing.B, s *Store, callers int, grouped bool) {
-	tasks := make(chan Task, b.N)
+	tasks := make(chan ledger.Task, b.N)
 	for _, t := range benchTasks(b, s, b.N) {
 		tasks <- t
 	}
@@ -49,7 +50,7 @@ func deliverAll(b *testing.B, s *Store, callers int, grouped bool) {
 	wg.Wait()
 }
 
-func deliverOne(ctx context.Context, s *Store, t Task, o Outcome, grouped bool) error {
+func deliverOne(ctx context.Context, s *Store, t ledger.Task, o ledger.Outcome, grouped bool) error {
 	claim, record := s.claimAlone, s.recordAlone
 	if grouped {
 		claim, record = s.claims.Do, s.records.Do
@@ -74,12 +75,12 @@ func openBenchStore(b *testing.B, callers int) *Store {
 
 // benchTasks returns the first tasks of n deliveries in an otherwise empty store. It dispatches more deliveries per
 // agent than Accept would.
-func benchTasks(b *testing.B, s *Store, n int) []Task {
+func benchTasks(b *testing.B, s *Store, n int) []ledger.Task {
 	exec(b, s, `TRUNCATE herald.history, herald.work, herald.attempts, herald.agents CASCADE`)
-	for from := 0; from < n; from += MaxAccept {
-		var in []Intake
-		for i := from; i < min(from+MaxAccept, n); i++ {
-			in = append(in, Intake{Job: feedback(i%64, 1+i/64)})
+	for from := 0; from < n; from += ledger.MaxAccept {
+		var in []ledger.Intake
+		for i := from; i < min(from+ledger.MaxAccept, n); i++ {
+			in = append(in, ledger.Intake{Job: feedback(i%64, 1+i/64)})
 		}
 		accept(b, s, in...)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -23,7 +24,7 @@ import (
 
 // answers contains the results of concurrent calls of Record, by the index of their request.
 type answers struct {
-	recs []Recorded
+	recs []ledger.Recorded
 	errs []error
 	done []chan struct{}
 	all  sync.WaitGroup
@@ -35,7 +36,7 @@ func recordTogether(t *testing.T, s *Store, requests []recordRequest) *answers {
 	r := s.records
 	flights, last := r.Flights, len(requests)-1
 	r.Flights = 0 // so that requests queue, as if other groups were under way
-	a := &answers{recs: make([]Recorded, len(requests)), errs: make([]error, len(requests)), done: make([]chan struct{}, len(requests))}
+	a := &answers{recs: make([]ledger.Recorded, len(requests)), errs: make([]error, len(requests)), done: make([]chan struct{}, len(requests))}
 	for i, q := range requests {
 		if i == last { // this request starts the group
 			heraldtest.Await(t, "all others wait", func() bool { return r.Queued() == last })
@@ -108,21 +109,21 @@ func TestGroupLeavesTheRest(t *testing.T) {
 
 			ended := 0
 			for i, q := range requests {
-				err, d := got.errs[i], Delivery{}
+				err, d := got.errs[i], ledger.Delivery{}
 				if i != n+3 {
 					d = read(t, s, q.claim.ID)
 				}
 				switch i {
 				case n: // lapsed
-					if !errors.Is(err, ErrFenced) || d.Status != outcome.Queued {
+					if !errors.Is(err, ledger.ErrFenced) || d.Status != outcome.Queued {
 						t.Errorf("a lost claim: %v, %s", err, d.Status)
 					}
 				case n + 2: // cancelled
-					if !errors.Is(err, ErrFenced) || d.Status != outcome.Cancelled || d.History[0].Outcome != "delivered" {
+					if !errors.Is(err, ledger.ErrFenced) || d.Status != outcome.Cancelled || d.History[0].Outcome != "delivered" {
 						t.Errorf("what was cancelled: %v, %s, %+v", err, d.Status, d.History)
 					}
 				case n + 3: // deleted
-					if !errors.Is(err, ErrFenced) {
+					if !errors.Is(err, ledger.ErrFenced) {
 						t.Errorf("a row that is not there: %v", err)
 					}
 				default:
@@ -150,7 +151,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 	s := newStore(t)
 	var requests []recordRequest
 	for agent := 1; agent <= 3; agent++ {
-		_, tasks := accept(t, s, feedbacks(agent, 1, MaxDispatchedPerAgent+10)...)
+		_, tasks := accept(t, s, feedbacks(agent, 1, ledger.MaxDispatchedPerAgent+10)...)
 		for _, task := range tasks[:4] {
 			requests = append(requests, newRecordRequest(claim(t, s, task), delivered))
 		}
@@ -164,7 +165,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 	seen := map[uuid.UUID]bool{}
 	for i, rec := range got.recs {
 		if i < 4 {
-			if !errors.Is(got.errs[i], ErrFenced) || len(rec.Next) > 0 {
+			if !errors.Is(got.errs[i], ledger.ErrFenced) || len(rec.Next) > 0 {
 				t.Errorf("a lost claim: %+v, %v", rec, got.errs[i])
 			}
 			continue
@@ -179,7 +180,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 			seen[next.ID] = true
 		}
 	}
-	if n := countDispatched(t, s); n != MaxDispatchedPerAgent || len(seen) != 8 {
+	if n := countDispatched(t, s); n != ledger.MaxDispatchedPerAgent || len(seen) != 8 {
 		t.Errorf("%d are dispatched of an agent, %d were given", n, len(seen))
 	}
 }
@@ -337,7 +338,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.records.Min = 1
-	_, tasks := accept(t, s, feedbacks(1, 1, MaxDispatchedPerAgent+1)...)
+	_, tasks := accept(t, s, feedbacks(1, 1, ledger.MaxDispatchedPerAgent+1)...)
 	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
 	tx, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
@@ -349,7 +350,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 
 	s.records.Flights, s.records.Stall = 1, time.Minute // a busy machine takes longer than the default stall for what follows
 	ctx, giveUp := context.WithCancel(t.Context())
-	var rec Recorded
+	var rec ledger.Recorded
 	under, waits := make(chan error), make(chan error)
 	go func() {
 		var err error

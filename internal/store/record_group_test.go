@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
@@ -24,7 +25,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 	t.Logf("seed %d", seed)
 	alone, grouped := newStore(t), newStore(t)
 	const agents = 6
-	var waiting [2][]Task // of the store that records alone, and of the store that records in groups
+	var waiting [2][]ledger.Task // of the store that records alone, and of the store that records in groups
 	for round := range 5 {
 		for agent := range agents {
 			in := feedbacks(agent, round*20+1, random.IntN(20))
@@ -42,11 +43,11 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 			}
 		}
 		var requests [2][]recordRequest
-		outcomes := map[string]Outcome{}
+		outcomes := map[string]ledger.Outcome{}
 		for i, s := range []*Store{alone, grouped} {
 			for _, task := range waiting[i] {
 				c, err := s.Claim(t.Context(), task.ID, task.N, lease)
-				if early := new(EarlyError); errors.As(err, &early) {
+				if early := new(ledger.EarlyError); errors.As(err, &early) {
 					continue
 				}
 				heraldtest.Must(t, err)
@@ -68,7 +69,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 			t.Fatalf("round %d: %d claims alone, %d for groups", round, len(requests[0]), len(requests[1]))
 		}
 
-		recorded := [2]map[string]Recorded{{}, {}}
+		recorded := [2]map[string]ledger.Recorded{{}, {}}
 		for _, i := range sortMembers(requests[0]) {
 			r := requests[0][i]
 			recorded[0][r.claim.Key] = record(t, alone, r.claim, r.outcome)
@@ -116,7 +117,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		sortTasks := func(a, b Task) int { return strings.Compare(a.ID.String(), b.ID.String()) }
+		sortTasks := func(a, b ledger.Task) int { return strings.Compare(a.ID.String(), b.ID.String()) }
 		slices.SortFunc(waiting[0], sortTasks)
 		slices.SortFunc(waiting[1], sortTasks)
 	}
@@ -157,7 +158,7 @@ func dumpRows(t *testing.T, s *Store, sql string) []string {
 // shorten abbreviates long runs of x.
 func shorten(row string) string { return strings.ReplaceAll(row, strings.Repeat("x", 1<<10), "x…") }
 
-func compareRecorded(t *testing.T, key string, alone, grouped Recorded) {
+func compareRecorded(t *testing.T, key string, alone, grouped ledger.Recorded) {
 	t.Helper()
 	about := func(a, b time.Time) bool { return a.IsZero() == b.IsZero() && a.Sub(b).Abs() < time.Minute }
 	if !about(alone.NextAttemptAt, grouped.NextAttemptAt) || (grouped.Age-alone.Age).Abs() > time.Minute || grouped.Age <= 0 {
@@ -179,14 +180,14 @@ func compareRecorded(t *testing.T, key string, alone, grouped Recorded) {
 }
 
 // randomPlainOutcome returns an outcome that may be recorded in a group, with random fields.
-func randomPlainOutcome(random *rand.Rand) Outcome {
+func randomPlainOutcome(random *rand.Rand) ledger.Outcome {
 	some := func() bool { return random.IntN(2) == 0 }
 	text := func(list ...string) string { return list[random.IntN(len(list))] }
 	raw := func() json.RawMessage {
 		return []json.RawMessage{nil, json.RawMessage(`{"a": [1, "b\u0000", null]}`), json.RawMessage(`null`), json.RawMessage(`no JSON`),
 			json.RawMessage(`"` + strings.Repeat("x", 17<<10) + `"`), json.RawMessage(fmt.Sprint(random.IntN(1e9)))}[random.IntN(6)]
 	}
-	o := Outcome{Called: some(), EndpointOfJob: random.IntN(4) == 0, Stage: text("check", "call", "record"), ToolName: text("", "a", "b"), Endpoint: text("", "https://a.example", "https://b.example"),
+	o := ledger.Outcome{Called: some(), EndpointOfJob: random.IntN(4) == 0, Stage: text("check", "call", "record"), ToolName: text("", "a", "b"), Endpoint: text("", "https://a.example", "https://b.example"),
 		FileVerification: text("", "raw", "not_given"), FileSource: text("", "ipfs"), Arguments: raw(), Response: raw(), Result: raw(),
 		Protocol: text("", "2025-06-18", "2025-03-26"), AgentOK: some(), AgentError: text("", "", "it said 503", "it hung \x00 up"),
 		ServerInfo: raw(), Tools: raw(), Error: text("", "{it} said, \"503\\\"", "NULL", "\xff")}

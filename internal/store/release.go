@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
@@ -19,7 +20,7 @@ const anyEpoch = int64(-1)
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a erc8004.Agent,
-	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
+	reasons ...outcome.Reason) (released int, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of agent %s %q", a, reasons)
 	return s.ReleaseAfter(ctx, a, reasons, nil)
 }
@@ -27,7 +28,7 @@ func (s *Store) ReleaseHeld(ctx context.Context, a erc8004.Agent,
 // ReleaseAfter calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
 // in the transaction of the first batch. If reasons is empty, no delivery is released.
 func (s *Store) ReleaseAfter(ctx context.Context, a erc8004.Agent, reasons []outcome.Reason,
-	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+	change func(context.Context, pgx.Tx) error) (released int, tasks []ledger.Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
 		if err != nil {
@@ -45,8 +46,8 @@ func (s *Store) ReleaseAfter(ctx context.Context, a erc8004.Agent, reasons []out
 // maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
 // all tasks for the caller.
 func (s *Store) releaseBatch(ctx context.Context, a erc8004.Agent, reasons []outcome.Reason,
-	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	var ended []Task
+	change func(context.Context, pgx.Tx) error) (released int, tasks []ledger.Task, err error) {
+	var ended []ledger.Task
 	tasks, err = s.changeAgents(ctx, []erc8004.Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
 			if err := change(ctx, tx); err != nil {
@@ -76,7 +77,7 @@ func (s *Store) releaseBatch(ctx context.Context, a erc8004.Agent, reasons []out
 // since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
 // storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For
 // agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
-func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since int64) {
+func mendedReasons(o ledger.Outcome, claimed int64) (reasons []outcome.Reason, since int64) {
 	switch {
 	case o.Status != outcome.Held:
 	case o.Reason == outcome.AgentDisabled && !o.Elsewhere:
@@ -93,7 +94,7 @@ func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since i
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context,
-	except func(erc8004.Agent) bool) (released int, tasks []Task, err error) {
+	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
 	agents, err := s.listHeldDisabled(ctx)
 	if err != nil {

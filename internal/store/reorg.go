@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -20,17 +21,6 @@ import (
 // read again gets its new position. When the chain has been read up to its newest block, the remaining orphaned events
 // are gone, and their deliveries end (orphans.sql). If the agent of such a delivery was or may have been called with a
 // feedback, it gets a retraction: a delivery that informs the agent. See docs/design/chain.md.
-
-// Vanished is a delivery whose event a reorg removed from the chain.
-type Vanished struct {
-	ID        uuid.UUID
-	Key       string
-	Cancelled bool // AdvanceCursors cancelled the delivery (reorg)
-	Called    bool // the agent was or may have been called
-	// Retraction is the id of the delivery that informs the agent. Zero: no such delivery exists, because the agent was
-	// not called or the event is not a feedback.
-	Retraction uuid.UUID
-}
 
 // acceptRead accepts the jobs of the blocks that the cursors read (rows), and remembers the blocks of their events.
 // orphans reports whether the cursors' contracts have orphaned events. If they have, and the chain was read up to its
@@ -71,11 +61,12 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 // It skips events in blocks up to the number settled, which no reorg is expected to replace. It also skips refused
 // jobs, agent updates, and jobs that conflict with the delivery's event. A job that conflicts only with the delivery's
 // action has the delivery's event, so rememberEvents stores its block.
-func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
+func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []ledger.Acceptance,
 	settled uint64) error {
 	events := make(map[uuid.UUID]arrival)
 	for i, a := range in {
-		isItsEvent := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
+		isItsEvent := out[i].Verdict != ledger.Refreshed &&
+			(out[i].Verdict != ledger.Conflict || out[i].Field == "action")
 		if a.Refused == "" && isItsEvent && a.Job.BlockNumber > settled {
 			events[out[i].ID] = a
 		}
@@ -102,10 +93,10 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 //   - It retracts each feedback among these whose agent was or may have been called.
 //   - It dispatches from the backlogs of their agents, which tx has locked. It returns all new tasks.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, found foundRows,
-	done *Advanced) (tasks []Task, err error) {
+	done *Advanced) (tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // the job of each element added to done.Vanished; zero: the element is not retracted
-	var v Vanished
+	var v ledger.Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statements.Text("orphans"), found.ids)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
@@ -122,7 +113,7 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, found foundRows,
 	if err != nil {
 		return nil, err
 	}
-	byAgent := make(map[erc8004.Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]ledger.Task)
 	for i, known := range called {
 		if known.Kind == "" {
 			continue
@@ -174,12 +165,12 @@ func (h holder) retracts() string {
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
 // (delays_until).
 func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
-	byAgent map[erc8004.Agent][]Task) (uuid.UUID, error) {
+	byAgent map[erc8004.Agent][]ledger.Task) (uuid.UUID, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	a, err := newArrival(Intake{Job: known.Retraction(id), Source: Source{Name: SourceChain}})
+	a, err := newArrival(ledger.Intake{Job: known.Retraction(id), Source: ledger.Source{Name: ledger.SourceChain}})
 	if err != nil {
 		return uuid.Nil, err
 	}
@@ -205,7 +196,8 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 
 // retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
 // called. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
-func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[erc8004.Agent][]Task) error {
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder,
+	byAgent map[erc8004.Agent][]ledger.Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
@@ -231,8 +223,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 //   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
 //   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[erc8004.Agent][]Task) (Acceptance, error) {
-	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		informed, _, err := s.wasRetracted(ctx, tx, h, known)
 		switch {
@@ -255,7 +247,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !h.bound && !h.verified:
 		if field != "" {
-			out.Verdict, out.Field, out.Stored = Conflict, field, known.ContentValue(field)
+			out.Verdict, out.Field, out.Stored = ledger.Conflict, field, known.ContentValue(field)
 		}
 		return out, nil
 	}
@@ -300,7 +292,7 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 // replaces the stored job (known), except for the action, the metadata and the headers. If the positions are equal,
 // nothing changes. moveEvent returns out, the answer that the caller prepared.
 func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	out Acceptance) (_ Acceptance, err error) {
+	out ledger.Acceptance) (_ ledger.Acceptance, err error) {
 	if brought.EventSum() == known.EventSum() {
 		return out, nil
 	}
@@ -308,7 +300,7 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 		brought.Tag1 = known.Tag1 // the log of an older event form lacks the tag
 	}
 	brought.Action, brought.Meta, brought.IdentityRegistry = known.Action, known.Meta, known.IdentityRegistry
-	a.Job, a.agent, a.SealedHeaders, a.Source = brought, jobAgent(brought), h.sealed, h.source
+	a.Job, a.agent, a.SealedHeaders, a.Source = brought, ledger.AgentOf(brought), h.sealed, h.source
 	if a.raw, err = encodeJob(brought); err != nil {
 		return out, err
 	}
@@ -323,10 +315,10 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 //   - h ended because its event was missing (mayReopen): h is queued again.
 //   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[erc8004.Agent][]Task) (Acceptance, error) {
+	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
-		return Acceptance{}, err
+		return ledger.Acceptance{}, err
 	}
 	wasInformed := false
 	for _, r := range there {
@@ -335,7 +327,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		}
 		var called bool
 		if err := tx.QueryRow(ctx, statements.Text("withdraw"), r.id).Scan(&called); err != nil {
-			return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
+			return ledger.Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
 		}
 		wasInformed = wasInformed || called
 	}
@@ -346,7 +338,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return s.reopenDelivery(ctx, tx, a, h)
 	}
 	return s.moveEvent(ctx, tx, a, h, brought, known,
-		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
+		ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
 // replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
@@ -354,8 +346,8 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs
 // again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are
 // added to byAgent.
-func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g Gone,
-	byAgent map[erc8004.Agent][]Task) error {
+func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g ledger.Gone,
+	byAgent map[erc8004.Agent][]ledger.Task) error {
 	holders, err := s.readHolders(ctx, tx, hasID, id)
 	if err != nil {
 		return err
@@ -371,7 +363,7 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old j
 			}
 			return s.retractDisplaced(ctx, tx, h, byAgent)
 		}
-		a, err := newArrival(Intake{Job: *g.Next, Source: Source{Name: SourceChain}})
+		a, err := newArrival(ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}})
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -44,7 +45,7 @@ func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanc
 	r.Helper()
 	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []cursor.Anchor{{Number: to}}, Settled: min(r.settled, to)}
 	for _, j := range jobs {
-		a.Intakes = append(a.Intakes, Intake{Job: j})
+		a.Intakes = append(a.Intakes, ledger.Intake{Job: j})
 	}
 	done, err := r.s.AdvanceCursors(r.Context(), []*cursor.Cursor{&r.c}, a)
 	if err != nil {
@@ -101,7 +102,7 @@ func TestReorgOfUnreadBlock(t *testing.T) {
 			goes, stays, open := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 101, 'a'), inBlock(feedback(3, 1), 101, 'a')
 			for _, j := range []job.Job{goes, stays, open} {
 				c := claim(t, s, acceptOne(t, s, j))
-				heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: j, Source: c.Source}))
+				heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: j, Source: c.Source}))
 				if j.AgentID.Int64() < 3 {
 					record(t, s, c, delivered)
 				}
@@ -215,7 +216,7 @@ func TestReorgOfFiltered(t *testing.T) {
 		t.Helper()
 		a := Advance{From: from, To: to, Head: to, AtHead: true, Anchors: []cursor.Anchor{{Number: to}}}
 		for _, j := range jobs {
-			a.Intakes = append(a.Intakes, Intake{Job: j, Filtered: filter})
+			a.Intakes = append(a.Intakes, ledger.Intake{Job: j, Filtered: filter})
 		}
 		done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, a)
 		heraldtest.Must(t, err)
@@ -232,7 +233,7 @@ func TestReorgOfFiltered(t *testing.T) {
 	done := readOne(100, 101, why, all...)
 	for i, j := range all {
 		is(j, outcome.Skipped, outcome.Filtered)
-		if a := done.Answers[i]; a.Verdict != Accepted || a.Status != outcome.Skipped {
+		if a := done.Answers[i]; a.Verdict != ledger.Accepted || a.Status != outcome.Skipped {
 			t.Errorf("%+v", a)
 		}
 	}
@@ -249,7 +250,7 @@ func TestReorgOfFiltered(t *testing.T) {
 	if d, err := s.DeliveryByKey(t.Context(), replaced.Key()); err != nil || d.ID == replaced.ID() || d.Reason != outcome.Filtered {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if len(done.Tasks) != 0 || slices.ContainsFunc(done.Vanished, func(v Vanished) bool { return v.Called || v.Retraction != uuid.Nil }) {
+	if len(done.Tasks) != 0 || slices.ContainsFunc(done.Vanished, func(v ledger.Vanished) bool { return v.Called || v.Retraction != uuid.Nil }) {
 		t.Errorf("%+v", done)
 	}
 	readOne(102, 102, "", inBlock(feedback(1, 1), 102, 'b'), inBlock(feedback(3, 1), 102, 'b'))
@@ -270,7 +271,7 @@ func TestReorgMoves(t *testing.T) {
 			r := newChainReader(t, s)
 			first := inBlock(feedback(1, 1), 101, 'a')
 			first.Action.TimeoutMs = 7000 // set by a producer
-			accept(t, s, Intake{Job: first})
+			accept(t, s, ledger.Intake{Job: first})
 			r.read(100, 101, true, inBlock(feedback(1, 1), 101, 'a'))
 			bring(t, s, first.ID(), state)
 			moved := inBlock(feedback(1, 1), 102, 'b')
@@ -322,7 +323,7 @@ func TestReorgGivesKeyAway(t *testing.T) {
 					}
 					return
 				}
-				if a.Verdict != Accepted || a.ID == first.ID() || a.Key != other.Key() {
+				if a.Verdict != ledger.Accepted || a.ID == first.ID() || a.Key != other.Key() {
 					t.Fatalf("%+v", a)
 				}
 				if d.Key != first.Key()+"~"+first.ID().String() || !d.Status.Final() && state != "running" {
@@ -331,7 +332,7 @@ func TestReorgGivesKeyAway(t *testing.T) {
 				if d, err := s.DeliveryByKey(t.Context(), first.Key()); err != nil || d.ID != a.ID {
 					t.Errorf("the key is held by %s, %v", d.ID, err)
 				}
-				if again := r.read(104, 104, true, other); again.Answers[0].Verdict != Known || again.Answers[0].ID != a.ID {
+				if again := r.read(104, 104, true, other); again.Answers[0].Verdict != ledger.Known || again.Answers[0].ID != a.ID {
 					t.Errorf("once more: %+v", again.Answers[0])
 				}
 			})
@@ -349,10 +350,10 @@ func TestBindAfterALostKey(t *testing.T) {
 	other.Tag1, other.TransactionHash = "other", common.Hash{0xfe}
 	c := claim(t, s, r.read(100, 101, true, first).Tasks[0])
 	r.read(101, 102, true, other)
-	if err := s.Bind(t.Context(), c, Binding{Job: other, Source: c.Source}); !errors.Is(err, ErrNewHint) {
+	if err := s.Bind(t.Context(), c, ledger.Binding{Job: other, Source: c.Source}); !errors.Is(err, ledger.ErrNewHint) {
 		t.Fatalf("the delivery was bound: %v", err)
 	}
-	rec := record(t, s, c, Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: time.Hour, Task: true, Free: true, Undecided: true, Stage: "check"})
+	rec := record(t, s, c, ledger.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: time.Hour, Task: true, Free: true, Undecided: true, Stage: "check"})
 	if !rec.Rechecked || !claim(t, s, rec.Next[0]).HasLostKey() {
 		t.Errorf("%+v", rec)
 	}
@@ -366,24 +367,24 @@ func TestReorgReturns(t *testing.T) {
 	for _, tt := range []struct {
 		state      string
 		retraction string // state of the retraction when the event returns; empty: none
-		verdict    Verdict
+		verdict    ledger.Verdict
 		same       bool           // the delivery keeps its id
 		withdrawn  bool           // the retraction is cancelled, or skipped if the agent cannot have received it
 		status     outcome.Status // of the delivery in the answer
 	}{
-		{"queued", "", Accepted, true, false, outcome.Queued},
-		{"rejected", "", Known, true, false, outcome.Rejected},
-		{"rejected, not found", "", Accepted, true, false, outcome.Queued},
-		{"cancelled", "", Known, true, false, outcome.Cancelled},
-		{"delivered", "waiting", Known, true, true, outcome.Delivered},
-		{"delivered", "rejected, not found", Known, true, false, outcome.Delivered},
-		{"delivered", "running", Accepted, false, false, outcome.Queued},
-		{"delivered", "waiting, called", Accepted, false, true, outcome.Queued},
-		{"delivered", "delivered", Accepted, false, false, outcome.Queued},
-		{"waiting, called", "queued", Accepted, true, true, outcome.Queued},
-		{"waiting, called", "delivered", Accepted, false, false, outcome.Queued},
-		{"held, in doubt", "queued", Accepted, true, true, outcome.Queued},
-		{"held, in doubt", "delivered", Accepted, false, false, outcome.Queued},
+		{"queued", "", ledger.Accepted, true, false, outcome.Queued},
+		{"rejected", "", ledger.Known, true, false, outcome.Rejected},
+		{"rejected, not found", "", ledger.Accepted, true, false, outcome.Queued},
+		{"cancelled", "", ledger.Known, true, false, outcome.Cancelled},
+		{"delivered", "waiting", ledger.Known, true, true, outcome.Delivered},
+		{"delivered", "rejected, not found", ledger.Known, true, false, outcome.Delivered},
+		{"delivered", "running", ledger.Accepted, false, false, outcome.Queued},
+		{"delivered", "waiting, called", ledger.Accepted, false, true, outcome.Queued},
+		{"delivered", "delivered", ledger.Accepted, false, false, outcome.Queued},
+		{"waiting, called", "queued", ledger.Accepted, true, true, outcome.Queued},
+		{"waiting, called", "delivered", ledger.Accepted, false, false, outcome.Queued},
+		{"held, in doubt", "queued", ledger.Accepted, true, true, outcome.Queued},
+		{"held, in doubt", "delivered", ledger.Accepted, false, false, outcome.Queued},
 	} {
 		t.Run(tt.state+"/"+tt.retraction, func(t *testing.T) {
 			emptyStore(t, s)
@@ -427,7 +428,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	r := newChainReader(t, s)
 	stays, goes := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 2), 105, 'a')
 	r.read(100, 105, true, stays, goes)
-	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
+	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []ledger.Intake{{Job: stays}}}
 	done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, again)
 	heraldtest.Must(t, err)
 	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != outcome.Queued {
@@ -443,7 +444,7 @@ func TestSettledEvents(t *testing.T) {
 	left := func() int { return value[int](t, s, `SELECT count(*)::int FROM herald.chain_events`) }
 	a := Advance{From: 100, To: 105, Head: 105, Settled: 102}
 	for i := range 6 {
-		a.Intakes = append(a.Intakes, Intake{Job: inBlock(feedback(1, i+1), uint64(100+i), 'a')})
+		a.Intakes = append(a.Intakes, ledger.Intake{Job: inBlock(feedback(1, i+1), uint64(100+i), 'a')})
 	}
 	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, a); err != nil {
 		t.Fatal(err)
@@ -475,12 +476,12 @@ func TestReorgAgainstClaims(t *testing.T) {
 		task := r.read(next, next, true, first).Tasks[0]
 		exec(t, s, `UPDATE herald.deliveries SET called = $2 WHERE id = $1`, task.ID, round%2 == 0)
 		moved := inBlock(feedback(round, 1), next+1, 'b')
-		var c *Claim
+		var c *ledger.Claim
 		if round < 4 {
 			c = claim(t, s, task)
 			r.read(next, next+1, true, moved)
 		} else {
-			claimed := make(chan *Claim, 1)
+			claimed := make(chan *ledger.Claim, 1)
 			go func() {
 				c, err := s.Claim(t.Context(), task.ID, task.N, time.Minute)
 				if err != nil {
@@ -495,7 +496,7 @@ func TestReorgAgainstClaims(t *testing.T) {
 		}
 		if c.Job.EventSum() != moved.EventSum() {
 			old++
-			o := Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
+			o := ledger.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
 			if rec := record(t, s, c, o); !rec.Rechecked || len(rec.Next) != 1 || claim(t, s, rec.Next[0]).Job.EventSum() != moved.EventSum() {
 				t.Errorf("round %d: %+v", round, rec)
 			}
@@ -508,12 +509,12 @@ func TestReorgAgainstClaims(t *testing.T) {
 	// If the event is not at the new position either, the delivery is rejected.
 	last := inBlock(feedback(99, 1), next, 'a')
 	c := claim(t, s, r.read(next, next, true, last).Tasks[0])
-	record(t, s, c, Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true})
+	record(t, s, c, ledger.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true})
 	if d := read(t, s, last.ID()); d.Status != outcome.Rejected {
 		t.Errorf("%s %s", d.Status, d.Reason)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET called = true WHERE id = $1`, last.ID())
-	if a := r.read(next, next+1, true, inBlock(feedback(99, 1), next+1, 'b')).Answers[0]; a.Verdict != Accepted || a.ID != last.ID() {
+	if a := r.read(next, next+1, true, inBlock(feedback(99, 1), next+1, 'b')).Answers[0]; a.Verdict != ledger.Accepted || a.ID != last.ID() {
 		t.Errorf("read again at another place: %+v", a)
 	}
 }

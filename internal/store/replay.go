@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,7 @@ const maxMove = 500
 // filtered one is replayed only with force. Replay returns the number of replayed deliveries, the reason for each of
 // the others as a sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"force": force}, true,
 		whyNotReplayed)
@@ -30,7 +31,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 // number of cancelled deliveries, the reason for each of the others as a sentence (left), and the tasks that the caller
 // removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("end"),
 		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false, whyNotCancelled)
@@ -40,9 +41,6 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 func endArgs(ids []uuid.UUID, running bool, status outcome.Status, reason outcome.Reason) pgx.NamedArgs {
 	return pgx.NamedArgs{"ids": ids, "running": running, "status": string(status), "reason": string(reason)}
 }
-
-// NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
-const NoSuchDelivery = "there is no such delivery"
 
 // previousState is the state of a delivery before an operator's Replay or Cancel.
 type previousState struct {
@@ -56,7 +54,8 @@ type previousState struct {
 // revocations of these deliveries again (revive_revocations.sql), and dispatches from the agents' backlogs. why returns
 // the reason for a delivery that the statement did not change.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres.Statement, args pgx.NamedArgs,
-	dispatch bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+	dispatch bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []ledger.Task,
+	err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
 	}
@@ -69,9 +68,9 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 	}
 	left = make(map[uuid.UUID]string)
 	for _, id := range ids {
-		left[id] = NoSuchDelivery
+		left[id] = ledger.NoSuchDelivery
 	}
-	var ended []Task
+	var ended []ledger.Task
 	tasks, err = s.changeAgents(ctx, found.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		args["ids"] = found.ids
 		rows, _ := queryNamed(ctx, tx, st, args)
@@ -85,7 +84,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 				delete(left, id)
 				moved++
 				if n > 0 {
-					ended = append(ended, Task{ID: id, N: n, Ended: true})
+					ended = append(ended, ledger.Task{ID: id, N: n, Ended: true})
 				}
 			}
 			return nil

@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
 func ids1(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
 // ending returns an outcome that leaves the delivery with the given status.
-func ending(status outcome.Status, why outcome.Reason) Outcome {
-	return Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
+func ending(status outcome.Status, why outcome.Reason) ledger.Outcome {
+	return ledger.Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 
 // TestReplayLeaves: a delivery without a valid job, and one that the agent received, are left unchanged, with the
@@ -23,7 +24,7 @@ func TestReplayLeaves(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for i, tt := range []struct {
-		o     Outcome
+		o     ledger.Outcome
 		job   string // the stored job; empty: unchanged
 		force bool
 		left  string // why it is not replayed; empty: it is replayed
@@ -81,7 +82,7 @@ func TestReplayDispatchesExactly(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if moved.Load() != 40 || given.Load() != MaxDispatchedPerAgent || countDispatched(t, s) != MaxDispatchedPerAgent {
+	if moved.Load() != 40 || given.Load() != ledger.MaxDispatchedPerAgent || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
 		t.Errorf("%d moved, %d tasks, %d dispatched", moved.Load(), given.Load(), countDispatched(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE replays = 1 AND budget_base = 11`); n != 40 {
@@ -96,7 +97,7 @@ func TestReplaySettlesDoubt(t *testing.T) {
 	s := newStore(t)
 	crashed(t, s, 1)
 	c := next(t, s)
-	record(t, s, c, Outcome{Status: outcome.Held, Reason: "held_unknown", Stage: "claim"})
+	record(t, s, c, ledger.Outcome{Status: outcome.Held, Reason: "held_unknown", Stage: "claim"})
 	_, _, tasks, err := s.Replay(t.Context(), ids1(c.ID), false)
 	if err != nil || len(toRun(tasks)) != 1 {
 		t.Fatal(tasks, err)
@@ -115,7 +116,7 @@ func TestReplaySettlesDoubt(t *testing.T) {
 func TestCancelAgainstClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	var tasks []Task
+	var tasks []ledger.Task
 	var all []uuid.UUID
 	for agent := range 20 {
 		_, got := accept(t, s, feedbacks(agent, 1, 4)...)

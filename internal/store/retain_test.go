@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -45,16 +46,16 @@ func TestPriceList(t *testing.T) {
 		}
 	}
 	hash := func(of string, i int) common.Hash { return sha256.Sum256(fmt.Append(nil, of, i)) }
-	var tasks []Task
-	for from := 0; from < n; from += MaxAccept {
-		in := feedbacks(1, 1, min(MaxAccept, n-from))
+	var tasks []ledger.Task
+	for from := 0; from < n; from += ledger.MaxAccept {
+		in := feedbacks(1, 1, min(ledger.MaxAccept, n-from))
 		for i := range in {
 			j, log := &in[i].Job, uint(17)
 			j.AgentID, j.ClientAddress = big.NewInt(int64(1000+(from+i)%1250)), common.BytesToAddress(hash("client", from+i).Bytes())
 			j.FeedbackURI, j.FeedbackHash = "ipfs://bafkrei"+hash("file", from+i).Hex()[:52], hash("hash", from+i)
 			j.Tag2, j.Endpoint, j.BlockNumber = "day", "https://agent.example/mcp", 24_000_000
 			j.TransactionHash, j.BlockHash, j.LogIndex = hash("transaction", from+i), hash("block", from+i), &log
-			in[i].Source = SourceToken("indexer", TrustOrdinary)
+			in[i].Source = ledger.SourceToken("indexer", ledger.TrustOrdinary)
 			in[i].Traceparent = "00-" + hash("trace", from+i).Hex()[2:34] + "-00f067aa0ba902b7-01"
 		}
 		_, more := accept(t, s, in...)

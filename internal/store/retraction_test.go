@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -30,7 +31,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL`)
 					bring(t, s, first.ID(), state)
 					from := uint64(101)
-					var tasks []Task
+					var tasks []ledger.Task
 					if later {
 						tasks = r.read(101, 102, true).Tasks
 						from = 103
@@ -41,7 +42,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					tasks = append(tasks, done.Tasks...)
 
 					a := done.Answers[0]
-					if a.Verdict != Accepted || a.ID == first.ID() {
+					if a.Verdict != ledger.Accepted || a.ID == first.ID() {
 						t.Fatalf("the other event: %+v", a)
 					}
 					if d := read(t, s, a.ID); d.Status != outcome.Waiting || d.Reason != outcome.BehindEarlier {
@@ -54,7 +55,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					if c.Job.Retracts != first.ID().String() || c.Key != first.Retraction(first.ID()).Key() || c.Job.TransactionHash != first.TransactionHash {
 						t.Errorf("the retraction is %s of %s", c.Key, c.Job.Retracts)
 					}
-					rec, err := s.Record(t.Context(), c, Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true})
+					rec, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true})
 					if err != nil || len(rec.Next) != 1 || rec.Next[0].ID != a.ID {
 						t.Errorf("after the retraction: %+v, %v", rec.Next, err)
 					}
@@ -87,7 +88,7 @@ func TestSameBlockDisappearsAgain(t *testing.T) {
 		}
 		bring(t, s, retraction.ID, "delivered")
 		back := r.read(101, block+1, true, event).Answers[0]
-		if back.Verdict != Accepted || back.ID == id {
+		if back.Verdict != ledger.Accepted || back.ID == id {
 			t.Fatalf("round %d: the event that came back: %+v", n, back)
 		}
 		id, block = back.ID, block+2
@@ -133,7 +134,7 @@ func TestMinedAgain(t *testing.T) {
 	r.read(100, 101, true, event)
 	bring(t, s, event.ID(), "delivered")
 	retraction := r.read(101, 102, true).Vanished[0].Retraction
-	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != Known || a.ID != event.ID() {
+	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != ledger.Known || a.ID != event.ID() {
 		t.Errorf("%+v", a)
 	}
 	if d := read(t, s, retraction); d.Status != outcome.Skipped || d.Reason != outcome.MinedAgain {
@@ -171,7 +172,7 @@ func TestLateSuccessIsRetracted(t *testing.T) {
 			event := inBlock(feedback(1, 1), 101, 'a')
 			c := claim(t, s, r.read(100, 101, true, event).Tasks[0])
 			end(t, s, event.ID())
-			if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true}); !errors.Is(err, ErrFenced) {
+			if _, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true}); !errors.Is(err, ledger.ErrFenced) {
 				t.Fatalf("the late success: %v", err)
 			}
 			if done := r.read(101, 102, true); len(done.Vanished) != 1 || !done.Vanished[0].Called || done.Vanished[0].Retraction == uuid.Nil {
@@ -193,11 +194,11 @@ func TestRetractionAfterARefusedOne(t *testing.T) {
 	sent.Retracts, sent.TransactionHash = "", common.Hash{}
 	named := sent
 	named.Retracts = c.ID.String()
-	_, tasks := accept(t, s, Intake{Job: sent, Source: ordinary})
+	_, tasks := accept(t, s, ledger.Intake{Job: sent, Source: ordinary})
 	r := claim(t, s, tasks[0])
-	heraldtest.Must(t, s.Bind(t.Context(), r, Binding{Job: named, Source: ordinary}))
-	record(t, s, r, Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check"})
+	heraldtest.Must(t, s.Bind(t.Context(), r, ledger.Binding{Job: named, Source: ordinary}))
+	record(t, s, r, ledger.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check"})
 
-	gone := Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}
+	gone := ledger.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &ledger.Gone{}}
 	heraldtest.Equal(t, "retractions to send", len(record(t, s, claim(t, s, *next), gone).Next), 1)
 }

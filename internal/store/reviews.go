@@ -8,25 +8,9 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/google/uuid"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/jackc/pgx/v5"
 )
-
-// Review is a request to a worker: read the event of a delivery from the chain again. The delivery has ended, or its
-// agent was called. Later, a job with the delivery's key named another event, or the same event after it had left the
-// chain. On a chain without a chain follower, only a review finds out whether a reorg replaced the event, and whether
-// the event has returned.
-type Review struct {
-	ID    uuid.UUID
-	Key   string
-	Job   job.Job // the delivery's event as an earlier check read it
-	Hints []Hint  // the delivery's hints, by rank
-	// Recent is true if the newest hint arrived less than reviewAgain ago. A node that lags may not have the event that
-	// the hint names yet.
-	Recent bool
-
-	newest int // the highest rank of the delivery's hints when the review was taken
-}
 
 // reviewAgain is the time after which TakeReviews returns a review again, unless EndReview ended it.
 const reviewAgain = time.Minute
@@ -34,7 +18,7 @@ const reviewAgain = time.Minute
 // TakeReviews returns at most limit reviews that are due. Each of them is due again after reviewAgain, so that another
 // worker gets it if this one does not call EndReview. TakeReviews omits deliveries whose job was deleted or cannot be
 // parsed.
-func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
+func (s *Store) TakeReviews(ctx context.Context, limit int) (list []ledger.Review, err error) {
 	ctx, end := s.StartCall(ctx, &err, "take the deliveries whose event is read again")
 	defer end()
 	rows, _ := s.Conns.Query(ctx, `WITH due AS MATERIALIZED (
@@ -50,9 +34,9 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 		       CROSS JOIN LATERAL (SELECT max(rank) AS rank, max(created_at) > now() - $2::interval AS recent
 		                             FROM herald.hints h WHERE h.delivery_id = d.id) n
 		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
-	var l Review
+	var l ledger.Review
 	var raw []byte
-	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.newest, &l.Recent}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.Newest, &l.Recent}, func() error {
 		if l.Job = (job.Job{}); json.Unmarshal(raw, &l.Job) == nil {
 			list = append(list, l)
 		}
@@ -64,7 +48,7 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 			list[i].Hints, err = readHints(ctx, s.Conns, list[i].ID)
 		}
 		for _, h := range list[i].Hints {
-			list[i].newest = max(list[i].newest, h.Rank)
+			list[i].Newest = max(list[i].Newest, h.Rank)
 		}
 	}
 	return list, err
@@ -77,15 +61,15 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 // retracted, if its agent was or may have been called. If next is the same event, it is accepted like an event that a
 // chain follower reads (answerRead). As long as the agent may be receiving a retraction of it, the review does not end.
 // The caller puts the returned tasks into Redis.
-func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
+func (s *Store) EndReview(ctx context.Context, l ledger.Review, next *job.Job) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
-	byAgent := make(map[erc8004.Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]ledger.Task)
 	err = s.retryAccept(ctx, func() error {
 		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			if next != nil {
-				agents := distinctAgents([]erc8004.Agent{jobAgent(l.Job), jobAgent(*next)})
+				agents := distinctAgents([]erc8004.Agent{ledger.AgentOf(l.Job), ledger.AgentOf(*next)})
 				if err := s.LockAgents(ctx, tx, agents); err != nil {
 					return err
 				}
@@ -100,7 +84,7 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 			_, err := tx.Exec(ctx, `UPDATE herald.hints
 				SET refuted = refuted OR rank <= $2, review_at = CASE WHEN rank > $2 AND rank =
 				    (SELECT max(rank) FROM herald.hints WHERE delivery_id = $1) THEN now() END
-				WHERE delivery_id = $1`, l.ID, l.newest)
+				WHERE delivery_id = $1`, l.ID, l.Newest)
 			if err != nil {
 				return fmt.Errorf("note refuted hints: %w", err)
 			}
@@ -116,10 +100,10 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 // acceptReviewed accepts next, the event that the chain has under the key of the reviewed delivery. If next is the
 // event of the review, it keeps the delivery's action. Then isOpen reports that nothing was accepted, because a
 // retraction that has not ended may be calling the agent. New tasks are added to byAgent.
-func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next job.Job,
-	byAgent map[erc8004.Agent][]Task) (isOpen bool, err error) {
+func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l ledger.Review, next job.Job,
+	byAgent map[erc8004.Agent][]ledger.Task) (isOpen bool, err error) {
 	if !next.SameEvent(l.Job) {
-		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: &next}, byAgent)
+		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, ledger.Gone{Next: &next}, byAgent)
 	}
 	holders, err := s.readHolders(ctx, tx, hasID, l.ID)
 	if err != nil {
@@ -134,7 +118,7 @@ func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next jo
 			return isOpen, err
 		}
 		next.Action, next.Meta = known.Action, known.Meta
-		a, err := newArrival(Intake{Job: next, SealedHeaders: h.sealed, Source: h.source})
+		a, err := newArrival(ledger.Intake{Job: next, SealedHeaders: h.sealed, Source: h.source})
 		if err != nil {
 			return false, err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -22,13 +23,13 @@ func TestReviews(t *testing.T) {
 			emptyStore(t, s)
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))
-			if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil {
+			if err := s.Bind(t.Context(), c, ledger.Binding{Job: event}); err != nil {
 				t.Fatal(err)
 			}
 			record(t, s, c, delivered)
 			next := inBlock(feedback(42, 1), 901, 'b')
 			next.TransactionHash, next.Tag1 = common.Hash{0xee}, "other"
-			accept(t, s, Intake{Job: next, Source: ordinary}, forged(positioned(1, 3, "a", other)))
+			accept(t, s, ledger.Intake{Job: next, Source: ordinary}, forged(positioned(1, 3, "a", other)))
 
 			list, err := s.TakeReviews(t.Context(), 10)
 			if err != nil || len(list) != 1 || list[0].ID != c.ID || !list[0].Job.SameEvent(event) || len(list[0].Hints) != 2 || !list[0].Recent {
@@ -68,26 +69,26 @@ func TestReviews(t *testing.T) {
 func TestReturnOfACalledEvent(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
-	minedAgain := Outcome{Status: outcome.Skipped, Reason: outcome.MinedAgain, Stage: "check"}
+	minedAgain := ledger.Outcome{Status: outcome.Skipped, Reason: outcome.MinedAgain, Stage: "check"}
 	for name, tt := range map[string]struct {
-		retraction []Outcome // of its attempts; the review is made after each
+		retraction []ledger.Outcome // of its attempts; the review is made after each
 		newID      bool
 	}{
-		"the agent got the retraction":           {[]Outcome{delivered}, true},
-		"the retraction was not called":          {[]Outcome{minedAgain}, false},
-		"the retraction may have been processed": {[]Outcome{waiting(-time.Second), minedAgain}, true},
+		"the agent got the retraction":           {[]ledger.Outcome{delivered}, true},
+		"the retraction was not called":          {[]ledger.Outcome{minedAgain}, false},
+		"the retraction may have been processed": {[]ledger.Outcome{waiting(-time.Second), minedAgain}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			emptyStore(t, s)
 			first := claimBound(t, s)
 			first = claim(t, s, *record(t, s, first, waiting(-time.Second)).Task)
-			retraction := record(t, s, first, Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}).Next[0]
+			retraction := record(t, s, first, ledger.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &ledger.Gone{}}).Next[0]
 			back := inBlock(feedback(1, 1), 902, 'b')
 			back.Action.ToolName = "the default tool"
 			for i, o := range tt.retraction {
 				rec := record(t, s, claim(t, s, retraction), o)
 				for range 2 {
-					if out, _ := accept(t, s, Intake{Job: first.Job, Source: ordinary}); out[0].Verdict != Known || out[0].ID != first.ID {
+					if out, _ := accept(t, s, ledger.Intake{Job: first.Job, Source: ordinary}); out[0].Verdict != ledger.Known || out[0].ID != first.ID {
 						t.Fatalf("%+v", out[0])
 					}
 				}
@@ -124,15 +125,15 @@ func TestRepeatedJobDuringReturn(t *testing.T) {
 	s := newVerifiedStore(t)
 	c := claimBound(t, s)
 	c = claim(t, s, *record(t, s, c, waiting(-time.Second)).Task)
-	record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}})
-	accept(t, s, Intake{Job: c.Job, Source: ordinary})
+	record(t, s, c, ledger.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &ledger.Gone{}})
+	accept(t, s, ledger.Intake{Job: c.Job, Source: ordinary})
 	for _, jobs := range []int{2, 0} { // that arrive during the review
 		list, err := s.TakeReviews(t.Context(), 10)
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v, %v", list, err)
 		}
 		for range jobs {
-			accept(t, s, Intake{Job: c.Job, Source: ordinary})
+			accept(t, s, ledger.Intake{Job: c.Job, Source: ordinary})
 		}
 		_, err = s.EndReview(t.Context(), list[0], nil)
 		heraldtest.Must(t, err)

@@ -5,23 +5,24 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
 // otherEvent returns an ordinary sender's job of another event with the key of feedback(1, 1), with the tag "other".
-func otherEvent(block uint64) Intake {
+func otherEvent(block uint64) ledger.Intake {
 	j := inBlock(feedback(1, 1), block, 'b')
 	j.TransactionHash, j.Tag1 = common.Hash{0xee}, "other"
-	return Intake{Job: j, Source: ordinary}
+	return ledger.Intake{Job: j, Source: ordinary}
 }
 
 // claimBound accepts the event of block 900, claims it and binds it.
-func claimBound(t *testing.T, s *Store) *Claim {
+func claimBound(t *testing.T, s *Store) *ledger.Claim {
 	t.Helper()
 	x := inBlock(feedback(1, 1), 900, 'a')
 	c := claim(t, s, acceptOne(t, s, x))
-	heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: x, Source: c.Source}))
+	heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: x, Source: c.Source}))
 	return c
 }
 
@@ -38,12 +39,12 @@ func TestJobWithoutTransactionIsTheEvent(t *testing.T) {
 			}
 			c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
 			if bind {
-				heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}))
+				heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: c.Job, Source: c.Source}))
 			}
 			record(t, s, c, delivered)
 			heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
 			done := newChainReader(t, s).read(100, 101, true, inBlock(feedback(1, 1), 101, 'a'))
-			if a := done.Answers[0]; a.Verdict != Known || a.ID != c.ID || len(done.Tasks) > 0 {
+			if a := done.Answers[0]; a.Verdict != ledger.Known || a.ID != c.ID || len(done.Tasks) > 0 {
 				t.Errorf("%+v, tasks %v", a, done.Tasks)
 			}
 		})
@@ -59,7 +60,7 @@ func TestFollowerReadsOtherEventAfterUnverifiedCall(t *testing.T) {
 	rec := record(t, s, c, waiting(-time.Second))
 	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
 	done := newChainReader(t, s).read(100, 101, true, otherEvent(101).Job)
-	if a := done.Answers[0]; a.Verdict != Accepted || a.ID == c.ID || len(done.Tasks) != 2 {
+	if a := done.Answers[0]; a.Verdict != ledger.Accepted || a.ID == c.ID || len(done.Tasks) != 2 {
 		t.Errorf("%+v, tasks %v", a, done.Tasks)
 	}
 	if again, err := s.Claim(t.Context(), rec.Task.ID, rec.Task.N, lease); again != nil || err != nil {
@@ -77,9 +78,9 @@ func TestOtherEventAfterAnUnknownCall(t *testing.T) {
 	if !c.Called || !c.InDoubt {
 		t.Fatalf("%+v", c)
 	}
-	record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
+	record(t, s, c, ledger.Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &ledger.Gone{}})
 	out, _ := accept(t, s, otherEvent(901))
-	if reviews, err := s.TakeReviews(t.Context(), 10); err != nil || len(reviews) != 1 || out[0].Verdict != Known {
+	if reviews, err := s.TakeReviews(t.Context(), 10); err != nil || len(reviews) != 1 || out[0].Verdict != ledger.Known {
 		t.Errorf("%+v, reviews %v, %v", out[0], reviews, err)
 	}
 }
@@ -91,10 +92,10 @@ func TestReturnsAfterRetraction(t *testing.T) {
 	s := newVerifiedStore(t)
 	c := claimBound(t, s)
 	c = claim(t, s, *record(t, s, c, waiting(-time.Second)).Task)
-	rec := record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
+	rec := record(t, s, c, ledger.Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &ledger.Gone{}})
 	record(t, s, claim(t, s, rec.Next[0]), delivered)
 	a := newChainReader(t, s).read(900, 902, true, inBlock(feedback(1, 1), 902, 'b')).Answers[0]
-	if a.Verdict != Accepted || a.ID == c.ID {
+	if a.Verdict != ledger.Accepted || a.ID == c.ID {
 		t.Errorf("%+v", a)
 	}
 }
@@ -107,7 +108,7 @@ func TestHintDuringReview(t *testing.T) {
 	record(t, s, c, delivered)
 	wrong := c.Job
 	wrong.TransactionHash = common.Hash{0xdd}
-	take := func(n int) []Review {
+	take := func(n int) []ledger.Review {
 		t.Helper()
 		exec(t, s, `UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL`)
 		reviews, err := s.TakeReviews(t.Context(), 10)
@@ -116,9 +117,9 @@ func TestHintDuringReview(t *testing.T) {
 		}
 		return reviews
 	}
-	accept(t, s, Intake{Job: wrong, Source: other})
+	accept(t, s, ledger.Intake{Job: wrong, Source: other})
 	first := take(1)
-	if out, _ := accept(t, s, otherEvent(901)); out[0].Verdict != Known {
+	if out, _ := accept(t, s, otherEvent(901)); out[0].Verdict != ledger.Known {
 		t.Fatalf("%+v", out)
 	}
 	_, err := s.EndReview(t.Context(), first[0], nil)

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -48,7 +49,7 @@ func TestPoison(t *testing.T) {
 				j.Meta, _ = json.Marshal(map[string]string{"jobId": p, "triggerId": p, "eventId": p})
 			}
 			task := acceptOne(t, s, j)
-			if out, _ := accept(t, s, Intake{Job: j}); out[0].Verdict != Known {
+			if out, _ := accept(t, s, ledger.Intake{Job: j}); out[0].Verdict != ledger.Known {
 				t.Errorf("again: %+v", out)
 			}
 			want := strings.ToValidUTF8(strings.ReplaceAll(p, "\x00", "\uFFFD"), "\uFFFD")
@@ -95,7 +96,7 @@ func TestUnstorableJob(t *testing.T) {
 	chain.ChainID = 1 << 63
 	wide := feedback(4, 1)
 	wide.AgentID = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
-	out, tasks := accept(t, s, Intake{Job: deep}, Intake{Job: number}, Intake{Job: chain}, Intake{Job: wide})
+	out, tasks := accept(t, s, ledger.Intake{Job: deep}, ledger.Intake{Job: number}, ledger.Intake{Job: chain}, ledger.Intake{Job: wide})
 	for i := range 3 {
 		if d := read(t, s, out[i].ID); d.Status != outcome.Rejected || d.Reason != "invalid_job" || d.Error == "" {
 			t.Errorf("%+v", d)

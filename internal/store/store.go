@@ -4,36 +4,18 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
-	"time"
 
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
-
-// MaxDispatchedPerAgent limits the dispatched deliveries of one agent: those with a task in Redis, and those that are
-// running. The limit keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of
-// other agents.
-const MaxDispatchedPerAgent = 8
 
 // maxResponsesPerAgent limits how many of an agent's dispatched deliveries may be responses (ResponseAppended), because
 // anyone may write responses on the chain.
 const maxResponsesPerAgent = 2
-
-// ErrFenced is returned by a write whose claim is lost: its lease expired, an operator cancelled the delivery, or an
-// earlier claim's attempt succeeded and ended the delivery. The write changed nothing, except as described at Record.
-var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
-
-// ErrStale is returned by Adopt if the attempt to which the outcome belongs already has an outcome, or was deleted
-// because it did not count (Outcome.Free). The write changed nothing, and the claim is still valid.
-var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
-
-// ErrNotFound is returned when the requested row does not exist.
-var ErrNotFound = errors.New("not found")
 
 //go:embed sql/*.sql sql/parts/*.sql
 var files embed.FS
@@ -61,9 +43,9 @@ type Store struct {
 	// are accepted.
 	StrictOrder bool
 
-	order   func() string                                 // UseOrder
-	claims  *coalescer.Coalescer[claimRequest, *Claim]    // groups claims
-	records *coalescer.Coalescer[recordRequest, Recorded] // groups plain outcomes
+	order   func() string                                        // UseOrder
+	claims  *coalescer.Coalescer[claimRequest, *ledger.Claim]    // groups claims
+	records *coalescer.Coalescer[recordRequest, ledger.Recorded] // groups plain outcomes
 }
 
 // UseOrder sets the order of the default policy: order returns a value of Policy.Order, or "" for that of StrictOrder.
@@ -94,8 +76,10 @@ func Open(cfg postgres.Config) (*Store, error) {
 // New returns a ledger on the pool. Its Close closes the pool.
 func New(pool *postgres.Pool) *Store {
 	s := &Store{Pool: pool, Table: cursor.New(pool)}
-	s.claims = coalescer.New(coalescer.Config[claimRequest, *Claim]{Flush: s.claimGroup, Single: s.claimAlone, Min: 1})
-	s.records = coalescer.New(coalescer.Config[recordRequest, Recorded]{Flush: s.recordGroup, Single: s.recordAlone})
+	s.claims = coalescer.New(coalescer.Config[claimRequest, *ledger.Claim]{
+		Flush: s.claimGroup, Single: s.claimAlone, Min: 1})
+	s.records = coalescer.New(coalescer.Config[recordRequest, ledger.Recorded]{
+		Flush: s.recordGroup, Single: s.recordAlone})
 	return s
 }
 
@@ -112,32 +96,15 @@ func (s *Store) GroupStats() map[string]coalescer.Stats {
 	return map[string]coalescer.Stats{"claim": s.claims.Stats(), "record": s.records.Stats()}
 }
 
-// Task is a task of a delivery that the caller must put into Redis, or remove there if Ended is set. N is the
-// delivery's dispatch counter: a task whose N is not the present value cannot claim the delivery.
-type Task struct {
-	ID       uuid.UUID
-	N        int
-	Kind     string
-	Attempts int // number of earlier attempts; above 0, the task goes to the lane retry
-	// Bulk sends the task to the lane bulk: a queue in Redis that workers serve seldom while other lanes have tasks. It
-	// is set if the delivery is part of a backfill, or was replayed and not attempted since.
-	Bulk bool
-	At   time.Time // earliest time at which the task may run; zero: now
-
-	// Ended: the delivery was released, replayed or cancelled, and no longer needs this task. The caller removes the
-	// task from Redis.
-	Ended bool
-}
-
-func scanTask(row pgx.CollectableRow) (Task, error) {
-	var t Task
+func scanTask(row pgx.CollectableRow) (ledger.Task, error) {
+	var t ledger.Task
 	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk)
 	return t, err
 }
 
 // scanEnded reads the id and n of a task that has ended (Task.Ended).
-func scanEnded(row pgx.CollectableRow) (Task, error) {
-	t := Task{Ended: true}
+func scanEnded(row pgx.CollectableRow) (ledger.Task, error) {
+	t := ledger.Task{Ended: true}
 	err := row.Scan(&t.ID, &t.N)
 	return t, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -70,8 +71,8 @@ func feedback(agent, index int) job.Job {
 		Tag1: "uptime", BlockNumber: 1000, Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true}}
 }
 
-func feedbacks(agent, from, n int) []Intake {
-	in := make([]Intake, n)
+func feedbacks(agent, from, n int) []ledger.Intake {
+	in := make([]ledger.Intake, n)
 	for i := range in {
 		in[i].Job = feedback(agent, from+i)
 	}
@@ -82,7 +83,7 @@ func agentNamed(id string) erc8004.Agent {
 	return erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
 }
 
-func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {
+func accept(t testing.TB, s *Store, in ...ledger.Intake) ([]ledger.Acceptance, []ledger.Task) {
 	t.Helper()
 	out, tasks, err := s.Accept(t.Context(), in)
 	heraldtest.Must(t, err)
@@ -90,16 +91,16 @@ func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {
 }
 
 // acceptOne accepts one job and returns its task.
-func acceptOne(t testing.TB, s *Store, j job.Job) Task {
+func acceptOne(t testing.TB, s *Store, j job.Job) ledger.Task {
 	t.Helper()
-	out, tasks := accept(t, s, Intake{Job: j})
-	if out[0].Verdict != Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
+	out, tasks := accept(t, s, ledger.Intake{Job: j})
+	if out[0].Verdict != ledger.Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
 		t.Fatalf("accepted %+v, dispatched %+v", out, tasks)
 	}
 	return tasks[0]
 }
 
-func claim(t testing.TB, s *Store, task Task) *Claim {
+func claim(t testing.TB, s *Store, task ledger.Task) *ledger.Claim {
 	t.Helper()
 	c, err := s.Claim(t.Context(), task.ID, task.N, lease)
 	if err != nil || c == nil {
@@ -116,18 +117,18 @@ func refused(t testing.TB, s *Store, id uuid.UUID, n int, why string) {
 }
 
 // toRun returns tasks without the ended ones.
-func toRun(tasks []Task) []Task {
-	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Ended })
+func toRun(tasks []ledger.Task) []ledger.Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t ledger.Task) bool { return t.Ended })
 }
 
-func record(t testing.TB, s *Store, c *Claim, o Outcome) Recorded {
+func record(t testing.TB, s *Store, c *ledger.Claim, o ledger.Outcome) ledger.Recorded {
 	t.Helper()
 	r, err := s.Record(t.Context(), c, o)
 	heraldtest.Must(t, err)
 	return r
 }
 
-func read(t testing.TB, s *Store, id uuid.UUID) Delivery {
+func read(t testing.TB, s *Store, id uuid.UUID) ledger.Delivery {
 	t.Helper()
 	d, err := s.Delivery(t.Context(), id)
 	heraldtest.Must(t, err)
@@ -168,14 +169,14 @@ func totals(t testing.TB, s *Store, agent int) map[string]int {
 	return m
 }
 
-var delivered = Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // waiting returns an outcome that waits d with a task.
-func waiting(d time.Duration) Outcome {
-	return Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+func waiting(d time.Duration) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
-func ids(tasks []Task) []string {
+func ids(tasks []ledger.Task) []string {
 	var out []string
 	for _, t := range tasks {
 		out = append(out, fmt.Sprintf("%s:%d", t.ID, t.N))

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ func TestStorm(t *testing.T) {
 	exec(t, s, `CREATE TRIGGER note_end AFTER UPDATE ON herald.history FOR EACH ROW
 		WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION note_end()`)
 
-	storm := &storm{T: t, s: s, tasks: make(chan Task, 1<<16)}
+	storm := &storm{T: t, s: s, tasks: make(chan ledger.Task, 1<<16)}
 	var weather, workers sync.WaitGroup
 	calm := time.Now().Add(lasts)
 	for _, act := range []func(*rand.Rand){storm.accept, storm.accept, storm.cancel, storm.replay, storm.changeAgent,
@@ -76,7 +77,7 @@ func TestStorm(t *testing.T) {
 type storm struct {
 	*testing.T
 	s     *Store
-	tasks chan Task
+	tasks chan ledger.Task
 
 	accepted, recorded, lost, replayed, cancelled atomic.Int64
 	over                                          atomic.Bool
@@ -99,7 +100,7 @@ func (m *storm) must(what string, err error) {
 }
 
 // give accepts tasks as Redis would. Each dispatch of a delivery may be given once.
-func (m *storm) give(tasks ...Task) {
+func (m *storm) give(tasks ...ledger.Task) {
 	for _, t := range toRun(tasks) {
 		if _, twice := m.once.LoadOrStore(fmt.Sprintf("%s:%d", t.ID, t.N), true); twice {
 			m.Errorf("task %d of %s was dispatched twice", t.N, t.ID)
@@ -112,15 +113,15 @@ func (m *storm) give(tasks ...Task) {
 }
 
 func (m *storm) accept(random *rand.Rand) {
-	var in []Intake
+	var in []ledger.Intake
 	for range 1 + random.IntN(8) {
-		in = append(in, Intake{Job: feedback(1+random.IntN(stormAgents), 1+random.IntN(3000))})
+		in = append(in, ledger.Intake{Job: feedback(1+random.IntN(stormAgents), 1+random.IntN(3000))})
 	}
 	out, tasks, err := m.s.Accept(m.Context(), in)
 	m.must("accept", err)
 	m.give(tasks...)
 	for _, a := range out {
-		if a.Verdict == Accepted {
+		if a.Verdict == ledger.Accepted {
 			m.accepted.Add(1)
 		}
 	}
@@ -130,14 +131,14 @@ func (m *storm) accept(random *rand.Rand) {
 func (m *storm) work(until context.Context) {
 	random := newRandom()
 	for {
-		var task Task
+		var task ledger.Task
 		select {
 		case task = <-m.tasks:
 		case <-until.Done():
 			return
 		}
 		c, err := m.s.Claim(m.Context(), task.ID, task.N, lease)
-		if early := new(EarlyError); errors.As(err, &early) {
+		if early := new(ledger.EarlyError); errors.As(err, &early) {
 			continue // asynq would retry it; here the reconciler replaces it
 		}
 		m.must("claim", err)
@@ -145,7 +146,7 @@ func (m *storm) work(until context.Context) {
 			continue
 		}
 		if random.IntN(10) == 0 {
-			if err := m.s.Extend(m.Context(), c, lease); !errors.Is(err, ErrFenced) {
+			if err := m.s.Extend(m.Context(), c, lease); !errors.Is(err, ledger.ErrFenced) {
 				m.must("extend", err)
 			}
 		}
@@ -155,7 +156,7 @@ func (m *storm) work(until context.Context) {
 		}
 		for range 1 + random.IntN(10)/9 { // sometimes twice, as if the answer had been lost
 			rec, err := m.s.Record(m.Context(), c, o)
-			if errors.Is(err, ErrFenced) {
+			if errors.Is(err, ledger.ErrFenced) {
 				m.lost.Add(1)
 				break
 			}
@@ -170,18 +171,18 @@ func (m *storm) work(until context.Context) {
 	}
 }
 
-func stormOutcome(random *rand.Rand) Outcome {
+func stormOutcome(random *rand.Rand) ledger.Outcome {
 	switch random.IntN(16) {
 	case 0:
-		return Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "check"}
+		return ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "check"}
 	case 1:
-		return Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"}
+		return ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"}
 	case 2:
-		return Outcome{Status: outcome.Waiting, Reason: outcome.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
 	case 3:
-		return Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
 	case 4:
-		return Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call"}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call"}
 	case 5:
 		return delivered
 	}
@@ -303,7 +304,7 @@ func (m *storm) reconcileRest() (left int) {
 }
 
 func (m *storm) lookForNinth(*rand.Rand) {
-	if n := countDispatched(m, m.s); n > MaxDispatchedPerAgent {
+	if n := countDispatched(m, m.s); n > ledger.MaxDispatchedPerAgent {
 		m.Errorf("%d deliveries of an agent are dispatched", n)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/scripts/script"
@@ -159,10 +160,10 @@ func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
 	st := script.Must(store.Open(postgres.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)}))
 	defer st.Close()
 	warm := 8 * inflight // each connection prepares its statements once
-	tasks := make(chan store.Task, n+warm)
-	var in []store.Intake
+	tasks := make(chan ledger.Task, n+warm)
+	var in []ledger.Intake
 	for i := range n + warm {
-		if in = append(in, store.Intake{Job: readJob(agents, i)}); len(in) == feedBatch || i == n+warm-1 {
+		if in = append(in, ledger.Intake{Job: readJob(agents, i)}); len(in) == feedBatch || i == n+warm-1 {
 			_, out, err := st.Accept(ctx, in)
 			script.Check(err)
 			for _, t := range out {
@@ -172,7 +173,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
 		}
 	}
 	one := func(ctx context.Context, _ int) {
-		var t store.Task
+		var t ledger.Task
 		select {
 		case t = <-tasks:
 		case <-ctx.Done():
@@ -193,10 +194,10 @@ func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
 }
 
 // makeOutcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
-func makeOutcome(c *store.Claim, url string) store.Outcome {
+func makeOutcome(c *ledger.Claim, url string) ledger.Outcome {
 	args := script.Must(json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String())))
 	const answer = `{"content":[{"type":"text","text":"thank you"}]}`
-	return store.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
+	return ledger.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
 		Endpoint: url, FileVerification: "not_fetched", Arguments: args,
 		Response: json.RawMessage(answer), Result: json.RawMessage(answer), Protocol: "2025-11-25",
 		ServerInfo: json.RawMessage(`{"name":"recording agent","version":"1"}`)}

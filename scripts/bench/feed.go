@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/scripts/script"
@@ -62,9 +63,9 @@ func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) {
 			bodies[i] = []byte(strings.TrimSpace(agents.Line(f.serial%agents.Len(), f.serial)))
 			f.serial++
 		}
-		answers := script.Must(f.intake.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}))
+		answers := script.Must(f.intake.Submit(ctx, bodies, ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}))
 		for _, a := range answers {
-			if a.Verdict != store.Accepted {
+			if a.Verdict != ledger.Accepted {
 				script.Fail("a job is %s: %s %s", a.Verdict, a.Path, a.Problem)
 			}
 		}

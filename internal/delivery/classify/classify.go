@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -120,7 +120,7 @@ var rules = []rule{
 	reasonFor[*oauth.IssuerError](outcome.AuthRequired),
 	classifyOAuth,
 	reasonFor[*secret.DecryptError](outcome.AuthRequired), // wrong keyset, or the row was copied: store it again
-	reasonOf(store.ErrUnreadableJob, outcome.InvalidJob),
+	reasonOf(ledger.ErrUnreadableJob, outcome.InvalidJob),
 }
 
 // reasonFor returns a rule that gives errors of the type T the reason r.

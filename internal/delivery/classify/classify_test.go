@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -58,7 +58,7 @@ func TestClassify(t *testing.T) {
 		"no gateway":       {fmt.Errorf("registration document: %w", &ipfs.NoGatewayError{URI: "ar://x"}), outcome.GatewayUnconfigured, outcome.Held, true, false},
 		"revoked":          {outcome.Fail(outcome.Revoked, "gone"), outcome.Revoked, outcome.Skipped, false, false},
 		"agent disabled":   {outcome.Fail(outcome.AgentDisabled, "enable it"), outcome.AgentDisabled, outcome.Held, true, false},
-		"unreadable job":   {fmt.Errorf("claim: %w", store.ErrUnreadableJob), outcome.InvalidJob, outcome.Rejected, false, false},
+		"unreadable job":   {fmt.Errorf("claim: %w", ledger.ErrUnreadableJob), outcome.InvalidJob, outcome.Rejected, false, false},
 		"sealed otherwise": {fmt.Errorf("open: %w", &secret.DecryptError{Problem: "no key"}), outcome.AuthRequired, outcome.Held, true, false},
 
 		// Resolving.

@@ -23,7 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -77,7 +77,7 @@ type Reader struct {
 // (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes
 // than the URI names (ipfs.Document.LastResort), a wrong hash is a failed fetch. With HashRequire, it is also an error
 // if the event has no hash and the file's URI does not determine its content.
-func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass) (File, error) {
+func (r *Reader) Fetch(ctx context.Context, c *ledger.Claim, pass *admission.Pass) (File, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
 	case uri == "":
@@ -207,7 +207,7 @@ func describeUnproven(doc ipfs.Document) string {
 // leaveFileOut decides whether the delivery continues without the file, whose fetch failed with err. It returns a file
 // without content, and no error, if the file can never be fetched (no_document), or if it is unavailable and this is
 // the maxFetches-th failure or the last attempt. Otherwise it returns err.
-func (r *Reader) leaveFileOut(c *store.Claim, err error) (File, error) {
+func (r *Reader) leaveFileOut(c *ledger.Claim, err error) (File, error) {
 	left := File{File: job.File{Verification: unavailable}}
 	switch v := classify.Error(err); {
 	case v.Reason == outcome.NoDocument:

@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
@@ -43,7 +43,7 @@ func fetched(doc ipfs.Document, policy string, j job.Job) (File, error) {
 	}
 	j.FeedbackURI, j.ResponseURI, j.Action = "some:uri", "some:uri", job.Action{IncludeFileContent: true, VerifyFileHash: true}
 	r := &Reader{Fetcher: document{doc}, Policy: policy, Limit: 1 << 20}
-	return r.Fetch(context.Background(), &store.Claim{Job: j}, nil)
+	return r.Fetch(context.Background(), &ledger.Claim{Job: j}, nil)
 }
 
 // TestHashPolicies: under require, a file needs a hash on chain unless its URI contains a hash of the content. The
@@ -228,7 +228,7 @@ func TestPageInsteadOfContent(t *testing.T) {
 	heraldtest.Must(t, err)
 	t.Cleanup(f.Close)
 	pinned := ipfstest.New().AddFile(file)
-	c := &store.Claim{Job: job.Job{Kind: job.KindNewFeedback, FeedbackURI: named.URL + "/ipfs/" + pinned.String(), FeedbackHash: crypto.Keccak256Hash(file),
+	c := &ledger.Claim{Job: job.Job{Kind: job.KindNewFeedback, FeedbackURI: named.URL + "/ipfs/" + pinned.String(), FeedbackHash: crypto.Keccak256Hash(file),
 		Action: job.Action{IncludeFileContent: true, VerifyFileHash: true}}}
 	for _, policy := range []string{HashStrict, HashAnnotate} {
 		r := &Reader{Fetcher: f, Limit: 1 << 20, Policy: policy, Attempts: 11}

@@ -8,19 +8,19 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// chooseAction returns a store.Binding with the event and the action (tool, endpoint, headers, template) of one of the
+// chooseAction returns a ledger.Binding with the event and the action (tool, endpoint, headers, template) of one of the
 // hints. A hint qualifies if its job names no transaction or the event's transaction. Of the hints that qualify,
 // chooseAction takes the one with the most trusted source, and the first in hints if several are equal. sender is the
 // job of that hint, or the event if no hint qualifies.
 //
 // b.Corrected lists the fields in which the job of a hint differs from the event. The row's own job is not compared if
 // it is bound.
-func chooseAction(claim *store.Claim, event job.Job, hints []store.Hint) (b store.Binding, sender job.Job) {
-	b, sender = store.Binding{Job: event, Source: store.Source{Name: store.SourceChain}}, event
+func chooseAction(claim *ledger.Claim, event job.Job, hints []ledger.Hint) (b ledger.Binding, sender job.Job) {
+	b, sender = ledger.Binding{Job: event, Source: ledger.Source{Name: ledger.SourceChain}}, event
 	chosen := false
 	for _, h := range hints {
 		own := h.Rank < 0 && claim.Bound
@@ -46,7 +46,7 @@ func chooseAction(claim *store.Claim, event job.Job, hints []store.Hint) (b stor
 //
 // It returns a free wait (not_confirmed) if b has another agent or ordering key than the claim had, or if a new hint
 // arrived during the check. The next attempt checks the event again.
-func (c *Checker) bindEvent(ctx context.Context, claim *store.Claim, r *Result, b store.Binding) error {
+func (c *Checker) bindEvent(ctx context.Context, claim *ledger.Claim, r *Result, b ledger.Binding) error {
 	if claim.Bound && b.Job.EventSum() == claim.Job.EventSum() && b.Job.ActionSum() == claim.Job.ActionSum() &&
 		b.Source == claim.Source && b.Job.Retracts == claim.Job.Retracts &&
 		(b.Corrected == nil || slices.Equal(b.Corrected, claim.Corrected)) {
@@ -54,7 +54,7 @@ func (c *Checker) bindEvent(ctx context.Context, claim *store.Claim, r *Result, 
 	}
 	agent, orderKey, corrected := claim.Agent(), claim.Job.OrderKey(), claim.Corrected
 	err := c.Ledger.Bind(ctx, claim, b)
-	if errors.Is(err, store.ErrNewHint) {
+	if errors.Is(err, ledger.ErrNewHint) {
 		r.Undecided = true
 		return outcome.Pause(outcome.NotConfirmed, minConfirmationPause, err.Error())
 	}
@@ -77,7 +77,7 @@ func (c *Checker) bindEvent(ctx context.Context, claim *store.Claim, r *Result, 
 // resealHeaders decrypts b.SealedHeaders and encrypts them again for the agent of the event. sender is the job that
 // contained the headers; they were encrypted for sender's agent. If both agents are the same, or there are no headers,
 // resealHeaders does nothing.
-func (c *Checker) resealHeaders(b *store.Binding, sender job.Job) error {
+func (c *Checker) resealHeaders(b *ledger.Binding, sender job.Job) error {
 	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
 		return nil
 	}

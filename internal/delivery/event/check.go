@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -30,10 +30,10 @@ const (
 
 // Ledger is the part of *store.Store that the checks use.
 type Ledger interface {
-	Hints(ctx context.Context, c *store.Claim) ([]store.Hint, error)
-	Bind(ctx context.Context, c *store.Claim, b store.Binding) error
-	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
-	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+	Hints(ctx context.Context, c *ledger.Claim) ([]ledger.Hint, error)
+	Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) error
+	Delivery(ctx context.Context, id uuid.UUID) (ledger.Delivery, error)
+	DeliveryByKey(ctx context.Context, key string) (ledger.Delivery, error)
 }
 
 // Chain checks events on one chain.
@@ -59,11 +59,11 @@ type Checker struct {
 
 // Result contains the results of Checker.Check, except its error.
 type Result struct {
-	Undecided bool        // the event is in no block or not confirmed, or a new hint arrived during the check
-	Rerouted  bool        // the event has another agent or ordering key than the row had, so the row was changed
-	Refuted   []int       // ranks (store.Hint.Rank) of the hints that the check refuted
-	Gone      *store.Gone // not nil: the chain no longer has the event, and the delivery must not get another one
-	Detail    string      // for display: the result of the check as a phrase
+	Undecided bool         // the event is in no block or not confirmed, or a new hint arrived during the check
+	Rerouted  bool         // the event has another agent or ordering key than the row had, so the row was changed
+	Refuted   []int        // ranks (ledger.Hint.Rank) of the hints that the check refuted
+	Gone      *ledger.Gone // not nil: the chain no longer has the event, and the delivery must not get another one
+	Detail    string       // for display: the result of the check as a phrase
 }
 
 // Check reads the event of the claimed delivery from the chain and replaces claim.Job by it (bindEvent). It returns nil
@@ -73,7 +73,7 @@ type Result struct {
 // If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
 // job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
 // chain_unconfigured.
-func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) error {
+func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) error {
 	r.Detail = "not asked"
 	client, ok := c.Chain(claim.Job.ChainID)
 	isOff := !ok || c.Verify == chain.VerifyOff
@@ -83,7 +83,7 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 			"chain can decide between them: set RPC_URL_%d", claim.Job.ChainID))
 	case isOff && claim.Verified && !claim.Bound:
 		if err := c.bindEvent(ctx, claim, r,
-			store.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source}); err != nil {
+			ledger.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source}); err != nil {
 			return err
 		}
 	}
@@ -107,13 +107,13 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	switch {
 	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
 		if claim.Job.TransactionHash != (common.Hash{}) { // only its receipt shows that the event is gone
-			r.Gone = &store.Gone{}
+			r.Gone = &ledger.Gone{}
 		}
 		return err
 	case err != nil:
 		return err
 	case keepsEvent && !isEventOf(claim, *s.Event):
-		r.Gone = &store.Gone{Next: s.Event}
+		r.Gone = &ledger.Gone{Next: s.Event}
 		return outcome.Fail(outcome.EventNotFound, "the chain has another event with this key")
 	}
 	b, sender := chooseAction(claim, *s.Event, hints)
@@ -144,7 +144,7 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 
 // isEventOf reports whether event, which was read from the chain, is the event that the claim's agent got or may have
 // got. A claim that is called and not bound is of a job that was accepted when no worker verified its chain.
-func isEventOf(claim *store.Claim, event job.Job) bool {
+func isEventOf(claim *ledger.Claim, event job.Job) bool {
 	if claim.Bound {
 		return event.SameEvent(claim.Job)
 	}
@@ -154,13 +154,13 @@ func isEventOf(claim *store.Claim, event job.Job) bool {
 // Review reads the event of the delivery under review from the chain again. next is the confirmed event that the chain
 // has with the same key, or nil if it has none. decided is false if the chain has no RPC URL, events are not verified,
 // the node does not answer, the event is not confirmed yet, or the node may lag behind a recent hint
-// (store.Review.Recent). Then the delivery must be reviewed again later.
-func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, decided bool) {
+// (ledger.Review.Recent). Then the delivery must be reviewed again later.
+func (c *Checker) Review(ctx context.Context, l ledger.Review) (next *job.Job, decided bool) {
 	client, ok := c.Chain(l.Job.ChainID)
 	if !ok || c.Verify == chain.VerifyOff {
 		return nil, false
 	}
-	hints := append([]store.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
+	hints := append([]ledger.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
 	s, err := c.findEvent(ctx, client, hints, &Result{})
 	var failed *outcome.Failure
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
@@ -173,22 +173,22 @@ func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, de
 }
 
 // listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
-// Herald itself read from the chain (store.TrustChain), then all others. Stored hints of a group are sorted by rank.
+// Herald itself read from the chain (ledger.TrustChain), then all others. Stored hints of a group are sorted by rank.
 // The row's own job (Rank -1) precedes the stored hints of its group. If the row is not bound and has stored hints, its
 // own job is omitted, because it is the first stored hint.
-func (c *Checker) listHints(ctx context.Context, claim *store.Claim) (list []store.Hint, err error) {
+func (c *Checker) listHints(ctx context.Context, claim *ledger.Claim) (list []ledger.Hint, err error) {
 	if claim.Hints > 0 {
 		if list, err = c.Ledger.Hints(ctx, claim); err != nil {
 			return nil, fmt.Errorf("read where the event may be: %w", err)
 		}
 	}
 	if claim.Bound || len(list) == 0 {
-		own := store.Hint{Rank: -1, Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source,
+		own := ledger.Hint{Rank: -1, Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source,
 			CreatedAt: claim.CreatedAt}
-		list = append([]store.Hint{own}, list...)
+		list = append([]ledger.Hint{own}, list...)
 	}
-	slices.SortStableFunc(list, func(a, b store.Hint) int { // hints that a follower read come first
-		return cmp.Compare(min(a.Source.Trust, store.TrustOrdinary), min(b.Source.Trust, store.TrustOrdinary))
+	slices.SortStableFunc(list, func(a, b ledger.Hint) int { // hints that a follower read come first
+		return cmp.Compare(min(a.Source.Trust, ledger.TrustOrdinary), min(b.Source.Trust, ledger.TrustOrdinary))
 	})
 	return list, nil
 }
@@ -199,15 +199,15 @@ func (c *Checker) listHints(ctx context.Context, claim *store.Claim) (list []sto
 //
 // If the check refutes all hints, the event may be in another transaction than they name. So findEvent searches the
 // chain for the event's key, if the first hint names a transaction. If Herald itself read this hint from the chain
-// (store.TrustChain), findEvent first searches around the hint's block: a node may have the logs of an old block but no
-// index of its transactions. It never searches for a retraction, or for a key that contains the event's transaction
+// (ledger.TrustChain), findEvent first searches around the hint's block: a node may have the logs of an old block but
+// no index of its transactions. It never searches for a retraction, or for a key that contains the event's transaction
 // (job.Job.HasPositionKey).
 //
 // If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
 // failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
-func (c *Checker) findEvent(ctx context.Context, client Chain, hints []store.Hint,
+func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hint,
 	r *Result) (chain.Standing, error) {
-	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
+	open := slices.DeleteFunc(slices.Clone(hints), func(h ledger.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
 		open = hints
 	}
@@ -237,7 +237,7 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []store.Hin
 	}
 	if j := open[0].Job; !j.HasPositionKey() && !j.IsRetraction() && j.TransactionHash != (common.Hash{}) {
 		searches := []uint64{0} // the newest blocks
-		if open[0].Source.Trust == store.TrustChain && j.BlockNumber > 0 {
+		if open[0].Source.Trust == ledger.TrustChain && j.BlockNumber > 0 {
 			searches = []uint64{j.BlockNumber, 0}
 		}
 		j.TransactionHash, j.BlockHash, j.LogIndex = common.Hash{}, common.Hash{}, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
@@ -76,7 +76,7 @@ func TestUndatedWaitEnds(t *testing.T) {
 		checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute,
 			Undated: c.undated})
 		var r Result
-		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
+		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
 		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -92,7 +92,7 @@ func TestPendingWaitGrows(t *testing.T) {
 		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
 	} {
 		var failure *outcome.Failure
-		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-waited)}, &Result{})
+		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: time.Now().Add(-waited)}, &Result{})
 		if !errors.As(err, &failure) || failure.Pause.Round(time.Second) != want {
 			t.Errorf("after %s: %+v, want a pause of %s", waited, failure, want)
 		}
@@ -119,20 +119,20 @@ func (c *unindexedChain) Check(_ context.Context, j job.Job, _ chain.Verify) (ch
 func TestUnindexedTransaction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		trust    store.Trust
+		trust    ledger.Trust
 		at       uint64 // the hint's block
 		searches []uint64
 		found    bool
 	}{
-		"a follower's hint of an old block":     {store.TrustChain, 100, []uint64{100}, true},
-		"a follower's hint that a reorg moved":  {store.TrustChain, 5100, []uint64{5100, 0}, false},
-		"a follower's hint without a block":     {store.TrustChain, 0, []uint64{0}, false},
-		"another sender's hint of an old block": {store.TrustOrdinary, 100, []uint64{0}, false},
+		"a follower's hint of an old block":     {ledger.TrustChain, 100, []uint64{100}, true},
+		"a follower's hint that a reorg moved":  {ledger.TrustChain, 5100, []uint64{5100, 0}, false},
+		"a follower's hint without a block":     {ledger.TrustChain, 0, []uint64{0}, false},
+		"another sender's hint of an old block": {ledger.TrustOrdinary, 100, []uint64{0}, false},
 	} {
 		client := &unindexedChain{block: 100, newest: 5000}
-		hint := store.Hint{Source: store.Source{Trust: c.trust},
+		hint := ledger.Hint{Source: ledger.Source{Trust: c.trust},
 			Job: job.Job{Kind: job.KindNewFeedback, TransactionHash: common.Hash{1}, BlockHash: common.Hash{2}, BlockNumber: c.at}}
-		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []store.Hint{hint}, &Result{})
+		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []ledger.Hint{hint}, &Result{})
 		if s.Found != c.found || (err == nil) != c.found {
 			t.Errorf("%s: found %t, %v", name, s.Found, err)
 		}
@@ -187,7 +187,7 @@ func TestSealedHeaders(t *testing.T) {
 	event := sender
 	event.AgentID = big.NewInt(2)
 	const headers = `{"X-Key":"hunter2"}`
-	b := store.Binding{Job: event, SealedHeaders: must(keys.Seal([]byte(headers), sender.HeaderBinding(sender.Action.Endpoint.URL)))}
+	b := ledger.Binding{Job: event, SealedHeaders: must(keys.Seal([]byte(headers), sender.HeaderBinding(sender.Action.Endpoint.URL)))}
 	heraldtest.Must(t, c.resealHeaders(&b, sender))
 	if got, err := keys.Open(b.SealedHeaders, event.HeaderBinding(event.Action.Endpoint.URL)); err != nil || string(got) != headers {
 		t.Errorf("%s, %v", got, err)
@@ -200,17 +200,17 @@ func TestSealedHeaders(t *testing.T) {
 // rowLedger contains one delivery.
 type rowLedger struct {
 	Ledger
-	row store.Delivery
+	row ledger.Delivery
 	err error
 }
 
-func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) {
+func (l rowLedger) DeliveryByKey(context.Context, string) (ledger.Delivery, error) {
 	return l.row, l.err
 }
 
-func (rowLedger) Bind(context.Context, *store.Claim, store.Binding) error { return nil }
+func (rowLedger) Bind(context.Context, *ledger.Claim, ledger.Binding) error { return nil }
 
-func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
+func (l rowLedger) Delivery(context.Context, uuid.UUID) (ledger.Delivery, error) { return l.row, l.err }
 
 // reasonOf returns the reason of an error, or "" without an error.
 func reasonOf(err error) outcome.Reason {
@@ -226,21 +226,21 @@ func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	for name, c := range map[string]struct {
-		row  store.Delivery
+		row  ledger.Delivery
 		want outcome.Reason
 		err  error  // of the ledger
 		by   string // the retraction's transactionHash or the delivery that it names; "" neither
 	}{
-		"delivered":          {row: store.Delivery{Status: outcome.Delivered}},
-		"being delivered":    {row: store.Delivery{Status: outcome.Running, History: []store.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
-		"called":             {row: store.Delivery{Status: outcome.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
-		"its worker died":    {row: store.Delivery{Status: outcome.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
-		"never got that far": {row: store.Delivery{Status: outcome.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
-		"named, and skipped": {row: store.Delivery{Status: outcome.Skipped}, want: outcome.NeverDelivered, by: named},
-		"unknown":            {err: store.ErrNotFound, want: outcome.EventNotFound},
+		"delivered":          {row: ledger.Delivery{Status: outcome.Delivered}},
+		"being delivered":    {row: ledger.Delivery{Status: outcome.Running, History: []ledger.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
+		"called":             {row: ledger.Delivery{Status: outcome.Dead, History: []ledger.Attempt{{Stage: "call", Outcome: "dead"}}}},
+		"its worker died":    {row: ledger.Delivery{Status: outcome.Rejected, History: []ledger.Attempt{{Stage: "claim"}}}},
+		"never got that far": {row: ledger.Delivery{Status: outcome.Rejected, History: []ledger.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
+		"named, and skipped": {row: ledger.Delivery{Status: outcome.Skipped}, want: outcome.NeverDelivered, by: named},
+		"unknown":            {err: ledger.ErrNotFound, want: outcome.EventNotFound},
 		"Postgres is away":   {err: errors.New("it is away"), want: outcome.InternalError},
-		"its transaction":    {row: store.Delivery{Status: outcome.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
-		"another's":          {row: store.Delivery{Status: outcome.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
+		"its transaction":    {row: ledger.Delivery{Status: outcome.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
+		"another's":          {row: ledger.Delivery{Status: outcome.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
 	} {
 		c.row.ID = uuid.New()
 		p := &Checker{Ledger: rowLedger{row: c.row, err: c.err}}
@@ -250,7 +250,7 @@ func TestConfirmRetraction(t *testing.T) {
 		} else {
 			j.TransactionHash = common.HexToHash(c.by)
 		}
-		claim := &store.Claim{Job: j}
+		claim := &ledger.Claim{Job: j}
 		_, err := p.confirmRetraction(t.Context(), claim, false)
 		heraldtest.Equal(t, name, reasonOf(err), c.want)
 		if err == nil {
@@ -262,10 +262,10 @@ func TestConfirmRetraction(t *testing.T) {
 // TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain.
 func TestUnverifiedRetraction(t *testing.T) {
 	t.Parallel()
-	row := store.Delivery{ID: uuid.New(), Status: outcome.Delivered}
+	row := ledger.Delivery{ID: uuid.New(), Status: outcome.Delivered}
 	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
 	for _, verified := range []bool{false, true} { // true: a worker verified the chain when the job was accepted
-		claim := &store.Claim{Verified: verified, Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
+		claim := &ledger.Claim{Verified: verified, Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
 		heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
 		heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
 	}
@@ -276,30 +276,30 @@ func TestUnverifiedRetraction(t *testing.T) {
 // retraction after a reorg, are not checked.
 func TestNeverDelivered(t *testing.T) {
 	t.Parallel()
-	ended := func(stage string) store.Delivery {
-		return store.Delivery{Status: outcome.Dead, Attempts: 1, History: []store.Attempt{{Number: 1, Stage: stage, Outcome: "dead"}}}
+	ended := func(stage string) ledger.Delivery {
+		return ledger.Delivery{Status: outcome.Dead, Attempts: 1, History: []ledger.Attempt{{Number: 1, Stage: stage, Outcome: "dead"}}}
 	}
 	for name, c := range map[string]struct {
 		kind     job.Kind
 		why      string
-		feedback store.Delivery
+		feedback ledger.Delivery
 		want     outcome.Reason
 	}{
-		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
-		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Rejected, Reason: outcome.EventNotFound}, ""},
+		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, ledger.Delivery{Status: outcome.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, ledger.Delivery{Status: outcome.Rejected, Reason: outcome.EventNotFound}, ""},
 		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), outcome.NeverDelivered},
 		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
-		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Delivered}, ""},
-		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: outcome.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
-		"of what is open, order being off":        {job.KindResponseAppended, "", store.Delivery{Status: outcome.Waiting}, ""},
-		"of what retention has dropped":           {job.KindResponseAppended, "", store.Delivery{Status: outcome.Dead, Attempts: 3}, ""},
-		"a retraction":                            {job.KindFeedbackRevoked, job.RevokedByReorg, store.Delivery{Status: outcome.Skipped}, ""},
-		"a feedback, whose own row is never read": {job.KindNewFeedback, "", store.Delivery{Status: outcome.Skipped}, ""},
+		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, ledger.Delivery{Status: outcome.Delivered}, ""},
+		"of what a dead worker had":               {job.KindResponseAppended, "", ledger.Delivery{Status: outcome.Dead, Attempts: 1, History: []ledger.Attempt{{Stage: "claim"}}}, ""},
+		"of what is open, order being off":        {job.KindResponseAppended, "", ledger.Delivery{Status: outcome.Waiting}, ""},
+		"of what retention has dropped":           {job.KindResponseAppended, "", ledger.Delivery{Status: outcome.Dead, Attempts: 3}, ""},
+		"a retraction":                            {job.KindFeedbackRevoked, job.RevokedByReorg, ledger.Delivery{Status: outcome.Skipped}, ""},
+		"a feedback, whose own row is never read": {job.KindNewFeedback, "", ledger.Delivery{Status: outcome.Skipped}, ""},
 	} {
 		j := storetest.Feedback(1, 1)
 		j.Kind, j.Reason = c.kind, c.why
 		e := &Checker{Ledger: rowLedger{row: c.feedback}}
-		heraldtest.Equal(t, name, reasonOf(e.CheckFeedback(t.Context(), &store.Claim{Job: j})), c.want)
+		heraldtest.Equal(t, name, reasonOf(e.CheckFeedback(t.Context(), &ledger.Claim{Job: j})), c.want)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestCalledWithoutTransaction(t *testing.T) {
 	onChain := sent
 	onChain.TransactionHash, onChain.BlockHash = common.Hash{7}, common.Hash{8}
 	for _, bound := range []bool{true, false} {
-		claim := store.Claim{Called: true, Bound: bound, Job: sent, Key: sent.Key()}
+		claim := ledger.Claim{Called: true, Bound: bound, Job: sent, Key: sent.Key()}
 		if !isEventOf(&claim, onChain) {
 			t.Errorf("bound %v: another event", bound)
 		}
@@ -336,7 +336,7 @@ func TestCalledWithoutTransaction(t *testing.T) {
 	}
 	checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &onChain})
 	for _, recent := range []bool{false, true} {
-		if next, decided := checker.Review(t.Context(), store.Review{Job: sent, Recent: recent}); (next == nil) != recent || decided == recent {
+		if next, decided := checker.Review(t.Context(), ledger.Review{Job: sent, Recent: recent}); (next == nil) != recent || decided == recent {
 			t.Errorf("reviewed, recent %v: %v, %v", recent, next, decided)
 		}
 	}

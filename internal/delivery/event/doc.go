@@ -1,5 +1,5 @@
 // Package event checks the event of a delivery against the chain: does the chain have it, is it confirmed, and is it
-// the event that the sender of the job described? It binds the delivery to the event on the chain (store.Binding). For
+// the event that the sender of the job described? It binds the delivery to the event on the chain (ledger.Binding). For
 // a revocation, a response or a retraction, it also checks the feedback to which the event refers.
 //
 // The package asks the chain through package chain, and it reads and changes deliveries through Ledger. It does not

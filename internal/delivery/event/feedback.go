@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -22,7 +22,7 @@ import (
 //   - Herald has no delivery of the feedback, or that delivery is open or delivered.
 //   - All jobs of the feedback were false (event_not_found).
 //   - One of its attempts may have called the agent, or retention deleted the attempts.
-func (c *Checker) CheckFeedback(ctx context.Context, claim *store.Claim) error {
+func (c *Checker) CheckFeedback(ctx context.Context, claim *ledger.Claim) error {
 	if claim.Job.Kind != job.KindResponseAppended &&
 		(claim.Job.Kind != job.KindFeedbackRevoked || claim.Job.IsRetraction()) {
 		return nil
@@ -31,7 +31,7 @@ func (c *Checker) CheckFeedback(ctx context.Context, claim *store.Claim) error {
 	feedback.Kind = job.KindNewFeedback
 	d, err := c.Ledger.DeliveryByKey(ctx, feedback.Key())
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, ledger.ErrNotFound):
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
@@ -49,7 +49,7 @@ const runningPause = 5 * time.Second
 
 // mayHaveReachedAgent reports whether attempt t may have called the agent: it ended in the stage call, or it has no
 // outcome, because it is running or its worker died.
-func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
+func mayHaveReachedAgent(t ledger.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction looks for the delivery of the feedback that the claimed retraction withdraws. If Herald may have
 // called the agent with this feedback, confirmRetraction stores the delivery's id in claim.Job.Retracts. The agent
@@ -59,11 +59,11 @@ func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.O
 // While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
 // called, the error ends a retraction that names the delivery (never_delivered), and one that is not witnessed
 // (event_not_found).
-func (c *Checker) confirmRetraction(ctx context.Context, claim *store.Claim, witnessed bool) (string, error) {
+func (c *Checker) confirmRetraction(ctx context.Context, claim *ledger.Claim, witnessed bool) (string, error) {
 	j := claim.Job
 	d, err := c.loadRetracted(ctx, j)
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, ledger.ErrNotFound):
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	case d.Status == outcome.Running:
@@ -86,8 +86,8 @@ func (c *Checker) confirmRetraction(ctx context.Context, claim *store.Claim, wit
 
 // loadRetracted loads the delivery of the feedback that the retraction j withdraws. If j names a delivery id, it loads
 // that delivery. Otherwise it loads the delivery with the feedback's key; if j has a transactionHash, the delivery's
-// job must have the same one. The error is store.ErrNotFound if there is no such delivery.
-func (c *Checker) loadRetracted(ctx context.Context, j job.Job) (store.Delivery, error) {
+// job must have the same one. The error is ledger.ErrNotFound if there is no such delivery.
+func (c *Checker) loadRetracted(ctx context.Context, j job.Job) (ledger.Delivery, error) {
 	if id, err := uuid.Parse(j.Retracts); err == nil {
 		return c.Ledger.Delivery(ctx, id)
 	}
@@ -99,7 +99,7 @@ func (c *Checker) loadRetracted(ctx context.Context, j job.Job) (store.Delivery,
 	}
 	var known job.Job
 	if json.Unmarshal(d.Job, &known) == nil && known.TransactionHash != j.TransactionHash {
-		return d, store.ErrNotFound
+		return d, ledger.ErrNotFound
 	}
 	return d, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -21,28 +21,28 @@ type ReconcilerLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
-	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
-	Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error)
-	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
-	Backlog(ctx context.Context, limit int) ([]store.Task, error)
-	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
-	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
-	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []ledger.Task, err error)
+	Due(ctx context.Context, limit int) (tasks []ledger.Task, more bool, err error)
+	IgnoreOrder(ctx context.Context, limit int) ([]ledger.Task, error)
+	Backlog(ctx context.Context, limit int) ([]ledger.Task, error)
+	LostBefore(ctx context.Context, before time.Time, limit int) ([]ledger.Task, error)
+	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]ledger.Task, error)
+	Redispatch(ctx context.Context, t ledger.Task) (ledger.Task, bool, error)
 }
 
 // Dispatcher enqueues tasks in Redis, and removes from Redis the tasks that their deliveries no longer need
-// (store.Task.Ended). It stops at the first task that Redis does not accept, and returns how many tasks precede that
+// (ledger.Task.Ended). It stops at the first task that Redis does not accept, and returns how many tasks precede that
 // one. The deliveries of the remaining tasks stay dispatched in Postgres, until the reconciler finds that Redis does
 // not have their tasks.
 type Dispatcher interface {
-	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
+	Dispatch(ctx context.Context, tasks []ledger.Task) (taken int)
 }
 
 // TaskFinder is a Dispatcher that can also look up tasks in Redis.
 type TaskFinder interface {
 	Dispatcher
 	// FindTask returns where the task is in Redis (queue.Location): whether Redis has it, and in which state.
-	FindTask(t store.Task) (queue.Location, error)
+	FindTask(t ledger.Task) (queue.Location, error)
 	// RedisMarker returns the time since which this Redis has kept Herald's tasks. Tasks that were enqueued earlier are
 	// lost. If Redis has no such marker, RedisMarker stores now as the marker and returns it.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
@@ -395,7 +395,7 @@ func (r *Reconciler) replaceTasks(ctx context.Context, late time.Duration, after
 				return lost, err
 			}
 			if ok {
-				lost += r.Dispatcher.Dispatch(ctx, []store.Task{again})
+				lost += r.Dispatcher.Dispatch(ctx, []ledger.Task{again})
 			}
 		}
 		if len(tasks) < overdueBatches*r.Batch {

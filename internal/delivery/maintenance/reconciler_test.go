@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -17,7 +17,7 @@ import (
 type longQueue struct {
 	ReconcilerLedger
 	Dispatcher
-	tasks []store.Task
+	tasks []ledger.Task
 	found map[uuid.UUID]int
 	now   time.Time
 	slow  time.Duration // how long Overdue takes
@@ -35,18 +35,18 @@ func (l *longQueue) ExpireLeases(context.Context, int, int) (n, dead int, err er
 	return 0, 0, nil
 }
 
-func (l *longQueue) Release(context.Context, []uint64, bool, int) ([]store.Task, error) {
+func (l *longQueue) Release(context.Context, []uint64, bool, int) ([]ledger.Task, error) {
 	return nil, nil
 }
 
-func (l *longQueue) Due(context.Context, int) ([]store.Task, bool, error) { return nil, false, nil }
+func (l *longQueue) Due(context.Context, int) ([]ledger.Task, bool, error) { return nil, false, nil }
 
-func (l *longQueue) IgnoreOrder(context.Context, int) ([]store.Task, error) { return nil, nil }
+func (l *longQueue) IgnoreOrder(context.Context, int) ([]ledger.Task, error) { return nil, nil }
 
-func (l *longQueue) Backlog(context.Context, int) ([]store.Task, error) { return nil, nil }
+func (l *longQueue) Backlog(context.Context, int) ([]ledger.Task, error) { return nil, nil }
 
 func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID,
-	limit int) (page []store.Task, err error) {
+	limit int) (page []ledger.Task, err error) {
 	l.now = l.now.Add(l.slow)
 	for _, t := range l.tasks {
 		if bytes.Compare(t.ID[:], after[:]) > 0 && len(page) < limit {
@@ -56,13 +56,13 @@ func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID,
 	return page, nil
 }
 
-func (l *longQueue) Dispatch(_ context.Context, tasks []store.Task) int { return len(tasks) }
+func (l *longQueue) Dispatch(_ context.Context, tasks []ledger.Task) int { return len(tasks) }
 
 func (l *longQueue) RedisMarker(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-func (l *longQueue) FindTask(t store.Task) (queue.Location, error) {
+func (l *longQueue) FindTask(t ledger.Task) (queue.Location, error) {
 	l.now = l.now.Add(100 * time.Millisecond)
 	l.found[t.ID]++
 	return queue.Pending, nil
@@ -74,7 +74,7 @@ func TestRoundsOfALongQueue(t *testing.T) {
 	t.Parallel()
 	l := &longQueue{found: map[uuid.UUID]int{}, now: time.Now()}
 	for i := range 120 {
-		var task store.Task
+		var task ledger.Task
 		binary.BigEndian.PutUint32(task.ID[:], uint32(i+1))
 		l.tasks = append(l.tasks, task)
 	}
@@ -95,7 +95,7 @@ func TestRoundsOfALongQueue(t *testing.T) {
 func TestRoundsWhileTheListIsSlow(t *testing.T) {
 	t.Parallel()
 	l := &longQueue{found: map[uuid.UUID]int{}, now: time.Now(), slow: 6 * time.Second,
-		tasks: []store.Task{{ID: uuid.Max}}}
+		tasks: []ledger.Task{{ID: uuid.Max}}}
 	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4,
 		Now: func() time.Time { return l.now }})
 	heraldtest.Must(t, err)

@@ -14,15 +14,15 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
 // ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
-	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error)
+	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error)
 	ReleaseHeld(ctx context.Context, a erc8004.Agent,
-		reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
+		reasons ...outcome.Reason) (released int, tasks []ledger.Task, err error)
 }
 
 // ReleaserRecords is the part of the operator's records that a Releaser uses.
@@ -173,10 +173,10 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 // releaseHeld releases the deliveries of one agent that are held for callableReasons. It returns their number and the
 // tasks to enqueue. If the agent has no row or no held deliveries, it does nothing: the store's ReleaseHeld would
 // create a row.
-func (r *Releaser) releaseHeld(ctx context.Context, a erc8004.Agent) (released int, tasks []store.Task, err error) {
+func (r *Releaser) releaseHeld(ctx context.Context, a erc8004.Agent) (released int, tasks []ledger.Task, err error) {
 	row, err := r.Records.AgentRow(ctx, a)
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, ledger.ErrNotFound):
 		return 0, nil, nil
 	case err != nil || row.Open[outcome.Held] == 0:
 		return 0, nil, err

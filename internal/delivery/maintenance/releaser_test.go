@@ -14,7 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -22,7 +22,7 @@ import (
 // nobody is a Dispatcher that drops the tasks.
 type nobody struct{}
 
-func (nobody) Dispatch(_ context.Context, tasks []store.Task) int { return len(tasks) }
+func (nobody) Dispatch(_ context.Context, tasks []ledger.Task) int { return len(tasks) }
 
 func newReleaser(t *testing.T, cfg ReleaserConfig) *Releaser {
 	t.Helper()
@@ -39,19 +39,19 @@ type calledLedger struct {
 	got  []string
 }
 
-func (l *calledLedger) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []ledger.Task, error) {
 	return 0, nil, nil
 }
 
 func (l *calledLedger) AgentRow(_ context.Context, a erc8004.Agent) (records.AgentRow, error) {
 	n, ok := l.held[a.ID]
 	if !ok {
-		return records.AgentRow{}, store.ErrNotFound
+		return records.AgentRow{}, ledger.ErrNotFound
 	}
 	return records.AgentRow{Open: map[outcome.Status]int64{outcome.Held: n}}, nil
 }
 
-func (l *calledLedger) ReleaseHeld(_ context.Context, a erc8004.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseHeld(_ context.Context, a erc8004.Agent, reasons ...outcome.Reason) (int, []ledger.Task, error) {
 	if l.away {
 		return 0, nil, errors.New("away")
 	}
@@ -95,7 +95,7 @@ type releases struct {
 	err   chan error
 }
 
-func (r releases) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []store.Task, error) {
+func (r releases) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []ledger.Task, error) {
 	r.asked <- true
 	return 0, nil, <-r.err
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // ReviewLedger is the part of the store that a Reviewer uses.
 type ReviewLedger interface {
-	TakeReviews(ctx context.Context, limit int) ([]store.Review, error)
-	EndReview(ctx context.Context, l store.Review, next *job.Job) ([]store.Task, error)
+	TakeReviews(ctx context.Context, limit int) ([]ledger.Review, error)
+	EndReview(ctx context.Context, l ledger.Review, next *job.Job) ([]ledger.Task, error)
 }
 
 // EventReader reads the event of a delivery from the chain again (event.Checker.Review).
 type EventReader interface {
-	Review(ctx context.Context, l store.Review) (next *job.Job, decided bool)
+	Review(ctx context.Context, l ledger.Review) (next *job.Job, decided bool)
 }
 
 // Reviewer makes reviews. A review reads the event of a delivery from the chain again. It is due for a delivery that is
@@ -66,7 +66,7 @@ func (r *Reviewer) ReviewOnce(ctx context.Context) {
 // If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If an
 // event that had left the chain has returned, the store queues it again. If the chain gives no answer yet
 // (EventReader.Review), the review does not end, and is due again later. The error is that of the store.
-func (r *Reviewer) endReview(ctx context.Context, l store.Review) error {
+func (r *Reviewer) endReview(ctx context.Context, l ledger.Review) error {
 	next, decided := r.Events.Review(ctx, l)
 	if !decided {
 		return nil

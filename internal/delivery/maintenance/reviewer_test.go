@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // reviewLedger has no reviews, and fails every second time.
@@ -19,7 +19,7 @@ type reviewLedger struct {
 	asked int
 }
 
-func (l *reviewLedger) TakeReviews(context.Context, int) ([]store.Review, error) {
+func (l *reviewLedger) TakeReviews(context.Context, int) ([]ledger.Review, error) {
 	if l.asked++; l.asked%2 == 0 {
 		return nil, errors.New("away")
 	}
@@ -29,7 +29,7 @@ func (l *reviewLedger) TakeReviews(context.Context, int) ([]store.Review, error)
 // noEvents reads no event.
 type noEvents struct{}
 
-func (noEvents) Review(context.Context, store.Review) (*job.Job, bool) { return nil, false }
+func (noEvents) Review(context.Context, ledger.Review) (*job.Job, bool) { return nil, false }
 
 // TestReviewEvents: a round runs each reviewPause until the worker stops. A failure of Postgres is logged, and the next
 // round runs.

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -35,7 +35,7 @@ const maxSpanText = 300
 // The root span of the delivery lasts from its acceptance to its first claim, and has the same ids in every process.
 // Each attempt starts the root span again, so that the sampler makes the same decision for the whole trace. Only the
 // first attempt ends the root span, which exports it.
-func Begin(tracer trace.Tracer, c *store.Claim, began time.Time) *Attempt {
+func Begin(tracer trace.Tracer, c *ledger.Claim, began time.Time) *Attempt {
 	if tracer == nil {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (s *Attempt) End(status outcome.Status, reason outcome.Reason, failed bool,
 // Traceparent returns the traceparent header of the call of the claim c: the trace of the delivery, and the span of the
 // call. If there is no tracing, the header's flags say that the trace is not recorded
 // (tracecontext.Delivery.Unrecorded).
-func (s *Attempt) Traceparent(c *store.Claim) string {
+func (s *Attempt) Traceparent(c *ledger.Claim) string {
 	t := tracecontext.Of(c.ID, c.Traceparent)
 	if s == nil {
 		return t.Unrecorded()

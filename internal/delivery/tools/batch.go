@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // deliveriesName is the name of the only argument of the tool Batch, the list of deliveries.
@@ -109,7 +109,7 @@ func parseItems(raw json.RawMessage) map[string]Item {
 		r.Problem, _ = memberOf[string](item, "error")
 		switch r.Status {
 		case ItemAccepted, ItemRejected, ItemRetry:
-			r.Raw = store.KeepSide(v.Encode())
+			r.Raw = ledger.KeepSide(v.Encode())
 			found[id] = r
 		}
 	}

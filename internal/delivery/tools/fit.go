@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // The names of the tools for feedback (docs/tools). An agent may offer the second one too.
@@ -110,10 +110,10 @@ func describeTools(tools []mcpcall.Tool) string {
 }
 
 // Known converts an agent's tools to the form in which the agent's row stores them.
-func Known(tools []mcpcall.Tool) []store.KnownTool {
-	known := make([]store.KnownTool, len(tools))
+func Known(tools []mcpcall.Tool) []ledger.KnownTool {
+	known := make([]ledger.KnownTool, len(tools))
 	for i, t := range tools {
-		known[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
+		known[i] = ledger.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
 	}
 	return known
 }

@@ -25,19 +25,19 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
 // Ledger is the part of package store that the intake uses.
 type Ledger interface {
-	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+	Accept(ctx context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error)
 }
 
 // Dispatcher enqueues tasks in Redis. It stops at the first task that it cannot enqueue, and returns the number of
 // tasks before that one.
 type Dispatcher interface {
-	Dispatch(ctx context.Context, tasks []store.Task) int
+	Dispatch(ctx context.Context, tasks []ledger.Task) int
 }
 
 // Sealer encrypts (Seal) and decrypts (Open) the secret headers of a job. The intake decrypts stored headers only to
@@ -101,12 +101,12 @@ const (
 
 // Refused is the verdict on a job that Submit does not store, because it is invalid or because its sender may not set
 // one of its fields.
-const Refused store.Verdict = "refused"
+const Refused ledger.Verdict = "refused"
 
 // Answer is the result of Submit for one job. ID, Key and Status describe the stored delivery. For a Refused job they
 // are empty.
 type Answer struct {
-	Verdict store.Verdict
+	Verdict ledger.Verdict
 	ID      uuid.UUID
 	Key     string
 	Path    string   // Refused: the invalid field; Conflict: the field that differs from the stored event
@@ -117,15 +117,15 @@ type Answer struct {
 	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
 }
 
-// Submit stores up to store.MaxAccept jobs, one per body, in one transaction, and returns their answers in the same
+// Submit stores up to ledger.MaxAccept jobs, one per body, in one transaction, and returns their answers in the same
 // order. It does not store a job that it refuses. It refuses an invalid job, and one that sets a field of
-// job.DirectField if from.Trust is below store.TrustDirect.
+// job.DirectField if from.Trust is below ledger.TrustDirect.
 //
 // The deliveries continue the trace in ctx (tracecontext.NewContext stores it there). After an error it is unknown
 // whether the jobs were stored. The caller may then submit them again: stored jobs are known.
-func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]Answer, error) {
+func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from ledger.Source) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
-	intakes := make([]store.Intake, 0, len(bodies))
+	intakes := make([]ledger.Intake, 0, len(bodies))
 	positions := make([]int, 0, len(bodies)) // positions[k] is the index in bodies of intakes[k]
 	traceparent := tracecontext.FromContext(ctx)
 	for i, body := range bodies {
@@ -137,7 +137,7 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 		if err != nil {
 			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
 		}
-		if field := j.DirectField(); field != "" && from.Trust < store.TrustDirect {
+		if field := j.DirectField(); field != "" && from.Trust < ledger.TrustDirect {
 			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true,
 				Problem: "needs a token with the scope direct"}
 			continue
@@ -162,10 +162,10 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 
 // DescribeConflict returns both values of the field in which a job and its committed delivery differ, as text that
 // continues a sentence which begins with the name of the field: "is … in the committed job and … in this one". It
-// returns "" unless the verdict is store.Conflict.
-func DescribeConflict(a store.Acceptance, brought job.Job) string {
+// returns "" unless the verdict is ledger.Conflict.
+func DescribeConflict(a ledger.Acceptance, brought job.Job) string {
 	switch {
-	case a.Verdict != store.Conflict:
+	case a.Verdict != ledger.Conflict:
 		return ""
 	case a.Field == "action":
 		return "differs from the action of the committed job"
@@ -183,9 +183,9 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
-	trust := store.TrustOrdinary
+	trust := ledger.TrustOrdinary
 	if in.Redis == RedisOn {
-		trust = store.TrustDirect
+		trust = ledger.TrustDirect
 	}
 	got, err := in.acceptElements(ctx, []Element{{body, int64(len(body))}}, job.Kind(kind), trust)
 	if err != nil {
@@ -196,11 +196,11 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	case Rejected:
 		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", a.Problem)
 		return "rejected invalid_job: " + text.Excerpt(a.Problem, maxNote), nil
-	case store.Conflict:
+	case ledger.Conflict:
 		in.Logger.Warn("job from Redis not accepted: its event is stored with other content",
 			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Path, "problem", a.Problem)
 		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Path, a.Problem), maxNote), nil
-	case store.Refreshed: // an agent update becomes no delivery
+	case ledger.Refreshed: // an agent update becomes no delivery
 		in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict)
 		return "refreshed: the agent's endpoint is looked up again", nil
 	}
@@ -210,7 +210,7 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 
 // acceptJobs stores the jobs. It then enqueues the tasks of those deliveries that the store dispatched in the same
 // transaction.
-func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
+func (in *Intake) acceptJobs(ctx context.Context, intakes []ledger.Intake) ([]ledger.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 
 // dispatchTasks enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would
 // wait for seconds for the answer to a committed job.
-func (in *Intake) dispatchTasks(ctx context.Context, tasks []store.Task) {
+func (in *Intake) dispatchTasks(ctx context.Context, tasks []ledger.Task) {
 	began := time.Now()
 	if in.Dispatcher == nil || began.UnixNano() < in.frozen.Load() {
 		return
@@ -233,9 +233,9 @@ func (in *Intake) dispatchTasks(ctx context.Context, tasks []store.Task) {
 
 // sealHeaders returns the row to store for a job and its source. The only secret in a job is the HTTP headers of the
 // endpoint that the job itself names (job.Action.Endpoint). sealHeaders encrypts them, and sets
-// store.Intake.SameHeaders, a function that compares them with the encrypted headers of another job.
-func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
-	it := store.Intake{Job: j, Source: from}
+// ledger.Intake.SameHeaders, a function that compares them with the encrypted headers of another job.
+func (in *Intake) sealHeaders(j job.Job, from ledger.Source) (ledger.Intake, error) {
+	it := ledger.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
 		return it, nil
 	}

@@ -6,21 +6,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // taker is a ledger that accepts everything.
 type taker struct{}
 
-func (taker) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
-	return make([]store.Acceptance, len(in)), make([]store.Task, len(in)), nil
+func (taker) Accept(_ context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error) {
+	return make([]ledger.Acceptance, len(in)), make([]ledger.Task, len(in)), nil
 }
 
 // silent is a Redis that refuses each task after a time.
 type silent struct{ after time.Duration }
 
-func (s silent) Dispatch(context.Context, []store.Task) int { time.Sleep(s.after); return 0 }
+func (s silent) Dispatch(context.Context, []ledger.Task) int { time.Sleep(s.after); return 0 }
 
 // TestFrozenRedis: if Redis does not answer, only one sender of jobs in 15 s waits for it.
 func TestFrozenRedis(t *testing.T) {
@@ -34,7 +34,7 @@ func TestFrozenRedis(t *testing.T) {
 			waited := time.Duration(0)
 			for range 200 {
 				asked := time.Now()
-				_, err := in.acceptJobs(t.Context(), make([]store.Intake, 1))
+				_, err := in.acceptJobs(t.Context(), make([]ledger.Intake, 1))
 				heraldtest.Must(t, err)
 				waited += time.Since(asked)
 				time.Sleep(100 * time.Millisecond)

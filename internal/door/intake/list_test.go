@@ -13,26 +13,26 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// ledger records the accepted jobs.
-type ledger struct {
-	seen []store.Intake
+// jobList records the accepted jobs.
+type jobList struct {
+	seen []ledger.Intake
 	err  error
 }
 
-func (l *ledger) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
+func (l *jobList) Accept(_ context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error) {
 	l.seen = append(l.seen, in...)
-	out := make([]store.Acceptance, len(in))
+	out := make([]ledger.Acceptance, len(in))
 	for i, it := range in {
-		out[i] = store.Acceptance{Verdict: store.Accepted, Key: it.Key}
+		out[i] = ledger.Acceptance{Verdict: ledger.Accepted, Key: it.Key}
 	}
 	return out, nil, l.err
 }
 
-func newIntake(t testing.TB, l *ledger, p RedisPolicy) *Intake {
+func newIntake(t testing.TB, l *jobList, p RedisPolicy) *Intake {
 	t.Helper()
 	keys, err := secret.Create()
 	heraldtest.Must(t, err)
@@ -78,7 +78,7 @@ func TestFromList(t *testing.T) {
 		"beyond a job":    {Element{Body: []byte(cut), Length: 1 << 29}, RedisOn, hash(cut, strconv.Itoa(1<<29)), "is 536870912 bytes long; a job may have 262144"},
 		"in Herald's own": {Element{Body: []byte(`{"type":"AgentUpdated","chainId":8453,"agentId":"42"}`), Length: 53}, RedisJobs, "", ""},
 	} {
-		l := &ledger{}
+		l := &jobList{}
 		taken, err := newIntake(t, l, c.policy).FromList(t.Context(), []Element{c.element})
 		if err != nil || len(taken) != 1 || len(l.seen) != 1 {
 			t.Errorf("%s: %v, %v", name, taken, err)
@@ -102,7 +102,7 @@ func TestFromList(t *testing.T) {
 	}
 
 	away := errors.New("away")
-	_, err := newIntake(t, &ledger{err: away}, RedisOn).FromList(t.Context(), []Element{telegram})
+	_, err := newIntake(t, &jobList{err: away}, RedisOn).FromList(t.Context(), []Element{telegram})
 	heraldtest.Fails(t, "while the ledger is away", err, away)
 }
 
@@ -122,7 +122,7 @@ func FuzzFromList(f *testing.F) {
 		if on {
 			policy = RedisOn
 		}
-		l := &ledger{}
+		l := &jobList{}
 		taken, err := newIntake(t, l, policy).FromList(t.Context(), []Element{{Body: body, Length: max(length, int64(len(body)))}})
 		if err != nil || len(taken) != 1 || len(l.seen) != 1 {
 			t.Fatalf("%v, %v", taken, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/door/intake"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -122,14 +122,14 @@ func (e *commitError) Unwrap() error { return e.error }
 // logTaken logs each element that is rejected or in conflict, and one line with the number of elements of each verdict.
 // It also adds these numbers to the metrics.
 func (c *Consumer) logTaken(taken []intake.Answer) {
-	counts := map[store.Verdict]int{}
+	counts := map[ledger.Verdict]int{}
 	for _, t := range taken {
 		counts[t.Verdict]++
 		switch t.Verdict {
 		case intake.Rejected:
 			c.Logger.Info("job from Redis refused", "list", c.List, "delivery", t.ID,
 				"key", t.Key, "problem", t.Problem)
-		case store.Conflict:
+		case ledger.Conflict:
 			c.Logger.Warn("job from Redis not accepted: its event is stored with other content",
 				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Path)
 		}
@@ -138,8 +138,8 @@ func (c *Consumer) logTaken(taken []intake.Answer) {
 		c.Metrics.taken.WithLabelValues(string(verdict)).Add(float64(n))
 	}
 	c.Logger.Info("jobs accepted from Redis", "list", c.List,
-		"accepted", counts[store.Accepted], "known", counts[store.Known],
-		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
+		"accepted", counts[ledger.Accepted], "known", counts[ledger.Known],
+		"conflict", counts[ledger.Conflict], "rejected", counts[intake.Rejected])
 }
 
 // reportError logs one line when Redis or Postgres begins to fail, and one when both work again. err is the

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -36,17 +36,17 @@ func newClient(t testing.TB, url string) redis.Cmdable {
 	return c
 }
 
-// ledger is an Acceptor that counts how often each element was committed.
-type ledger struct {
+// jobList is an Acceptor that counts how often each element was committed.
+type jobList struct {
 	mu        sync.Mutex
 	committed map[string]int
 	order     []string
 	fail      func() error // called before a commit; nil: the commit succeeds
 }
 
-func newLedger() *ledger { return &ledger{committed: map[string]int{}} }
+func newLedger() *jobList { return &jobList{committed: map[string]int{}} }
 
-func (l *ledger) FromList(_ context.Context, elements []intake.Element) ([]intake.Answer, error) {
+func (l *jobList) FromList(_ context.Context, elements []intake.Element) ([]intake.Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil {
@@ -56,16 +56,16 @@ func (l *ledger) FromList(_ context.Context, elements []intake.Element) ([]intak
 	}
 	taken := make([]intake.Answer, len(elements))
 	for i, e := range elements {
-		taken[i].Verdict = store.Accepted
+		taken[i].Verdict = ledger.Accepted
 		if l.committed[string(e.Body)]++; l.committed[string(e.Body)] > 1 {
-			taken[i].Verdict = store.Known
+			taken[i].Verdict = ledger.Known
 		}
 		l.order = append(l.order, string(e.Body))
 	}
 	return taken, nil
 }
 
-func (l *ledger) count() int {
+func (l *jobList) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.committed)

@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // lane is a dispatcher that records the dispatched tasks in order.
 type lane struct {
 	mu    sync.Mutex
-	tasks []store.Task
+	tasks []ledger.Task
 }
 
-func (l *lane) Dispatch(_ context.Context, tasks []store.Task) int {
+func (l *lane) Dispatch(_ context.Context, tasks []ledger.Task) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tasks = append(l.tasks, tasks...)
@@ -45,11 +45,11 @@ func TestBackfillGivesWay(t *testing.T) {
 	head := w.head()
 	var old, young lane
 	backfill := w.watch(func(c *Config) { c.Ends, c.To, c.Dispatcher = true, &head, &old })
-	heraldtest.Await(t, "the past is accepted", func() bool { return backfill.count(store.Accepted) == 12 })
+	heraldtest.Await(t, "the past is accepted", func() bool { return backfill.count(ledger.Accepted) == 12 })
 	watcher := w.watch(func(c *Config) { from := head + 1; c.From, c.Dispatcher = &from, &young })
 	w.give(2)
-	heraldtest.Await(t, "what comes now is accepted", func() bool { return watcher.count(store.Accepted) == 2 })
-	if old.count(true) != store.MaxDispatchedPerAgent/2 || old.count(false) != 0 || young.count(false) != 2 || young.count(true) != 0 {
+	heraldtest.Await(t, "what comes now is accepted", func() bool { return watcher.count(ledger.Accepted) == 2 })
+	if old.count(true) != ledger.MaxDispatchedPerAgent/2 || old.count(false) != 0 || young.count(false) != 2 || young.count(true) != 0 {
 		t.Errorf("dispatched %+v of the past, %+v of now", old.tasks, young.tasks)
 	}
 }
@@ -64,19 +64,19 @@ func TestBackfillWaits(t *testing.T) {
 	first := w.head()
 	to := first + 3
 	slow := w.watch(func(c *Config) { c.Ends, c.To, c.Rate = true, &to, 1e-6 })
-	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(store.Accepted) == 2 })
+	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(ledger.Accepted) == 2 })
 	// A second watcher reads the same blocks, and so shows when the backfill had enough time to read them.
 	live := w.watch(func(c *Config) { from := first + 1; c.From = &from })
 	for n := range 3 {
 		w.give(1)
-		heraldtest.Await(t, "it is read by another", func() bool { return live.count(store.Accepted) == n+1 })
+		heraldtest.Await(t, "it is read by another", func() bool { return live.count(ledger.Accepted) == n+1 })
 	}
 	heraldtest.Fails(t, "the stop", slow.stop(), context.Canceled)
-	heraldtest.Equal(t, "more were read: it did not wait", slow.count(store.Known), 0)
+	heraldtest.Equal(t, "more were read: it did not wait", slow.count(ledger.Known), 0)
 	again := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
-	heraldtest.Await(t, "the rest is read", func() bool { return again.count(store.Known) >= 3 })
+	heraldtest.Await(t, "the rest is read", func() bool { return again.count(ledger.Known) >= 3 })
 	// It ends by itself, unless the signal comes first.
-	if err := again.stop(); err != nil && !errors.Is(err, context.Canceled) || again.count(store.Known) != 3 || again.count(store.Accepted) != 0 {
+	if err := again.stop(); err != nil && !errors.Is(err, context.Canceled) || again.count(ledger.Known) != 3 || again.count(ledger.Accepted) != 0 {
 		t.Errorf("read %+v anew, %v", again.verdicts, err)
 	}
 }

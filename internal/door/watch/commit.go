@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -88,7 +89,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 	}
 	w.pace.countJobs(countQueued(done.Answers))
 	for i, a := range done.Answers {
-		if a.Verdict == store.Accepted && a.Status == outcome.Skipped && w.CountFiltered != nil {
+		if a.Verdict == ledger.Accepted && a.Status == outcome.Skipped && w.CountFiltered != nil {
 			w.CountFiltered(filters[i])
 		}
 	}
@@ -121,7 +122,7 @@ func (w *Watcher) acceptFound(ctx context.Context, g *group, events []eventlog.E
 	in := makeIntakes(w.Chain.ChainID(), g.dropEarly(events), w.Ends)
 	answers, err := acceptAll(ctx, w.Ledger, w.Dispatcher, in)
 	for i, a := range answers {
-		if a.Verdict == store.Accepted && in[i].Refused == "" {
+		if a.Verdict == ledger.Accepted && in[i].Refused == "" {
 			unknown++
 		}
 	}
@@ -129,12 +130,12 @@ func (w *Watcher) acceptFound(ctx context.Context, g *group, events []eventlog.E
 }
 
 // acceptAll commits jobs without a cursor, and dispatches them.
-func acceptAll(ctx context.Context, ledger Ledger, d Dispatcher,
-	in []store.Intake) (answers []store.Acceptance, _ error) {
+func acceptAll(ctx context.Context, l Ledger, d Dispatcher,
+	in []ledger.Intake) (answers []ledger.Acceptance, _ error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	for part := range slices.Chunk(in, store.MaxAccept) {
-		got, tasks, err := ledger.Accept(ctx, part)
+	for part := range slices.Chunk(in, ledger.MaxAccept) {
+		got, tasks, err := l.Accept(ctx, part)
 		if err != nil {
 			return answers, err
 		}
@@ -162,10 +163,10 @@ func (w *Watcher) noteStall(ctx context.Context, g *group, why error, since time
 }
 
 // makeIntakes returns one intake per event.
-func makeIntakes(chainID uint64, events []eventlog.Entry, bulk bool) []store.Intake {
-	in := make([]store.Intake, len(events))
+func makeIntakes(chainID uint64, events []eventlog.Entry, bulk bool) []ledger.Intake {
+	in := make([]ledger.Intake, len(events))
 	for i, e := range events {
-		in[i].Job, in[i].AgentChange, in[i].Source.Name = e.Job, describeChange(e.Event), store.SourceChain
+		in[i].Job, in[i].AgentChange, in[i].Source.Name = e.Job, describeChange(e.Event), ledger.SourceChain
 		if e.Err != nil {
 			in[i] = refuseLog(chainID, e)
 		}
@@ -177,7 +178,7 @@ func makeIntakes(chainID uint64, events []eventlog.Entry, bulk bool) []store.Int
 // applyFilters sets Intake.Filtered of the events that the default policy skips, and returns the filters that skip
 // them. The events of a range are remembered, so that a reorg finds them; other events are left to the check of a
 // worker.
-func (w *Watcher) applyFilters(in []store.Intake) []policy.Decision {
+func (w *Watcher) applyFilters(in []ledger.Intake) []policy.Decision {
 	filters := make([]policy.Decision, len(in))
 	for i := range in {
 		if w.Filter != nil && in[i].Refused == "" {
@@ -189,7 +190,7 @@ func (w *Watcher) applyFilters(in []store.Intake) []policy.Decision {
 
 // describeChange returns how an event changes its agent. A registration transfers the agent from the zero address to
 // its first owner; that does not count as a transfer.
-func describeChange(e erc8004.Event) (c store.AgentChange) {
+func describeChange(e erc8004.Event) (c ledger.AgentChange) {
 	switch {
 	case e.Kind == erc8004.BatchMetadataUpdate:
 		c.LastID = e.LastID
@@ -200,9 +201,9 @@ func describeChange(e erc8004.Event) (c store.AgentChange) {
 }
 
 // countQueued counts the new deliveries. Agents are called only for these.
-func countQueued(answers []store.Acceptance) (n int) {
+func countQueued(answers []ledger.Acceptance) (n int) {
 	for _, a := range answers {
-		if a.Verdict == store.Accepted && a.Status == outcome.Queued {
+		if a.Verdict == ledger.Accepted && a.Status == outcome.Queued {
 			n++
 		}
 	}
@@ -210,7 +211,7 @@ func countQueued(answers []store.Acceptance) (n int) {
 }
 
 // logVanished logs the result for a delivery whose event a reorg removed.
-func (w *Watcher) logVanished(v store.Vanished) {
+func (w *Watcher) logVanished(v ledger.Vanished) {
 	log := w.log.With("delivery", v.ID, "key", v.Key)
 	switch {
 	case v.Retraction != uuid.Nil:
@@ -224,9 +225,9 @@ func (w *Watcher) logVanished(v store.Vanished) {
 
 // refuseLog returns an intake for a log that becomes no job. There is no sender to answer, so the log becomes a
 // rejected row. Its key is the event's, or, if the log has none, a hash of the log, which is the same each time.
-func refuseLog(chainID uint64, e eventlog.Entry) store.Intake {
+func refuseLog(chainID uint64, e eventlog.Entry) ledger.Intake {
 	l := e.Log
-	it := store.Intake{Job: job.Job{Kind: job.KindNewFeedback, ChainID: chainID},
+	it := ledger.Intake{Job: job.Job{Kind: job.KindNewFeedback, ChainID: chainID},
 		Refused: fmt.Sprintf("transaction %s, log %d: %v", l.TxHash, l.Index, e.Err)}
 	if e.Event.Kind != "" {
 		it.Job.Kind = job.Kind(e.Event.Kind)

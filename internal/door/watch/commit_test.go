@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -27,7 +28,7 @@ type notes struct {
 func (n *notes) AdvanceCursors(_ context.Context, cursors []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
 	n.moves = append(n.moves, a)
 	cursors[0].Next = a.To + 1
-	return store.Advanced{Answers: make([]store.Acceptance, len(a.Intakes))}, nil
+	return store.Advanced{Answers: make([]ledger.Acceptance, len(a.Intakes))}, nil
 }
 
 // TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first

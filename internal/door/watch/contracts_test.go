@@ -25,6 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -86,7 +87,7 @@ func TestReorgWhileRegistryIsAdded(t *testing.T) {
 	first := w.watch(without(false, false, true))
 	for n := 1; n <= 3; n++ {
 		w.give(1)
-		heraldtest.Await(t, "it is accepted", func() bool { return first.count(store.Accepted) == n })
+		heraldtest.Await(t, "it is accepted", func() bool { return first.count(ledger.Accepted) == n })
 	}
 	_ = first.stop()
 	w.exec(`UPDATE herald.deliveries SET status = 'delivered', called = true, finished_at = now() WHERE key LIKE '%/3#NewFeedback'`)
@@ -114,11 +115,11 @@ func TestTwoListsOfRegistries(t *testing.T) {
 	one := w.watch(func(c *Config) { without(false, false, true)(c); c.Ledger = settling{w.store} })
 	two := w.watch(func(c *Config) { without(false, true, false)(c); c.Ledger = settling{w.store} })
 	w.respond(1)
-	heraldtest.Await(t, "the first response is accepted", func() bool { return two.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "the first response is accepted", func() bool { return two.count(ledger.Accepted) == 1 })
 	_ = two.stop()
 	w.respond(2)
 	w.give(1)
-	heraldtest.Await(t, "the feedback is accepted", func() bool { return one.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "the feedback is accepted", func() bool { return one.count(ledger.Accepted) == 1 })
 	w.watch(func(c *Config) { c.From, c.Ledger = nil, settling{w.store} })
 	w.respond(3)
 	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
@@ -145,7 +146,7 @@ func TestReorgBehindTheHead(t *testing.T) {
 	heraldtest.Await(t, "one reads", func() bool { one.mu.Lock(); defer one.mu.Unlock(); return one.last > 0 })
 	two := w.watch(func(c *Config) { without(false, false, true)(c); c.Ledger = behindHead{w.store} })
 	w.give(1)
-	heraldtest.Await(t, "the feedback is accepted", func() bool { mine(); return two.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "the feedback is accepted", func() bool { mine(); return two.count(ledger.Accepted) == 1 })
 	w.reorg(w.head()+1-w.jobs()[1].BlockNumber, false)
 	heraldtest.Await(t, "the delivery is cancelled", func() bool {
 		mine()
@@ -193,12 +194,12 @@ func TestFromAppliesToNewContracts(t *testing.T) {
 	w.give(2)
 	w.respond(1)
 	first := w.watch(func(c *Config) { without(false, false, true)(c); c.From = nil })
-	heraldtest.Await(t, "the head is read", func() bool { w.give(1); return first.count(store.Accepted) > 0 })
+	heraldtest.Await(t, "the head is read", func() bool { w.give(1); return first.count(ledger.Accepted) > 0 })
 	_ = first.stop()
 	w.give(1)
 	w.watch(nil) // from block 0
 	heraldtest.Await(t, "the old response and the new feedback are accepted", func() bool {
-		return w.count("", "#ValidationResponse") == 1 && w.count("", "#NewFeedback") >= first.count(store.Accepted)+1
+		return w.count("", "#ValidationResponse") == 1 && w.count("", "#NewFeedback") >= first.count(ledger.Accepted)+1
 	})
 	heraldtest.Equal(t, "feedback from before the first watch",
 		w.count("", "/1#NewFeedback")+w.count("", "/2#NewFeedback"), 0)
@@ -290,7 +291,7 @@ func TestContractsAtOneHeight(t *testing.T) {
 			w := newWorld(t)
 			first := w.watch(without(false, false, true))
 			w.give(1)
-			heraldtest.Await(t, "the feedback is accepted", func() bool { return first.count(store.Accepted) == 1 })
+			heraldtest.Await(t, "the feedback is accepted", func() bool { return first.count(ledger.Accepted) == 1 })
 			_ = first.stop()
 			w.respond(1)
 			w.give(1) // reading from the head begins with this block, not with the response's
@@ -338,7 +339,7 @@ func TestRemovedContract(t *testing.T) {
 	second := w.watch(without(false, false, true))
 	w.respond(2)
 	w.give(1)
-	heraldtest.Await(t, "the feedback is accepted", func() bool { return second.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "the feedback is accepted", func() bool { return second.count(ledger.Accepted) == 1 })
 	_ = second.stop()
 	if n := next(); n != stopped || w.count("", "#ValidationResponse") != 1 {
 		t.Errorf("the removed contract was read up to block %d, and before up to %d", n, stopped)
@@ -350,7 +351,7 @@ func TestRemovedContract(t *testing.T) {
 	from := stopped + 7
 	third := w.watch(func(c *Config) { c.From = &from })
 	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
-	heraldtest.Equal(t, "events were read twice", third.count(store.Known), 0)
+	heraldtest.Equal(t, "events were read twice", third.count(ledger.Known), 0)
 }
 
 // TestFeedbackWaitsForIdentity: while another process does not read the identity contract on, no other contract is read

@@ -7,7 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -57,12 +57,12 @@ func TestReorg(t *testing.T) {
 			for n := 1; n <= 4; n++ {
 				w.give(1)
 				if !tt.atOnce {
-					heraldtest.Await(t, "it is accepted", func() bool { return g.count(store.Accepted) == n })
+					heraldtest.Await(t, "it is accepted", func() bool { return g.count(ledger.Accepted) == n })
 				}
 			}
 			if tt.atOnce {
 				g = w.watch(nil)
-				heraldtest.Await(t, "all is accepted", func() bool { return g.count(store.Accepted) == 4 })
+				heraldtest.Await(t, "all is accepted", func() bool { return g.count(ledger.Accepted) == 4 })
 			}
 			before := w.jobs()
 			if tt.restarted {

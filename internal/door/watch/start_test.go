@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -42,7 +43,7 @@ func TestCursorAboveTheHead(t *testing.T) {
 			heraldtest.Await(t, "the cursor begins again", func() bool { return strings.Contains(log.String(), "nothing was read") })
 			w.give(1)
 			want := map[bool]int{true: 1, false: 3}[from == nil]
-			heraldtest.Await(t, "events are read", func() bool { return g.count(store.Accepted) >= want })
+			heraldtest.Await(t, "events are read", func() bool { return g.count(ledger.Accepted) >= want })
 		})
 	}
 }
@@ -55,7 +56,7 @@ func TestResumesFarFromTheHead(t *testing.T) {
 	w := newWorldOf(t, devnet.Config{ChainID: base})
 	w.give(1)
 	first := w.watch(without(false, false, true))
-	heraldtest.Await(t, "the chain is read", func() bool { return first.count(store.Accepted) > 0 })
+	heraldtest.Await(t, "the chain is read", func() bool { return first.count(ledger.Accepted) > 0 })
 	heraldtest.Fails(t, "the stop", first.stop(), context.Canceled)
 	for range 700 { // each block adds at least one second to the chain's time
 		_, err := w.net.Commit()
@@ -65,7 +66,7 @@ func TestResumesFarFromTheHead(t *testing.T) {
 	heraldtest.Fails(t, "beginning at the head", err)
 	w.give(1)
 	second := w.watch(func(c *Config) { c.From = nil })
-	heraldtest.Await(t, "the events since then are read", func() bool { return second.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "the events since then are read", func() bool { return second.count(ledger.Accepted) == 1 })
 }
 
 var errDenied = errors.New("permission denied for table deliveries")
@@ -95,7 +96,7 @@ func TestLastingFailureIsLoggedOnce(t *testing.T) {
 	heraldtest.Await(t, "several commits fail", func() bool { return broken.tried.Load() >= 4 })
 	broken.mended.Store(true)
 	heraldtest.Await(t, "the chain is read again", func() bool {
-		return g.count(store.Accepted) == 1 && strings.Contains(log.String(), "the chain is read again")
+		return g.count(ledger.Accepted) == 1 && strings.Contains(log.String(), "the chain is read again")
 	})
 	heraldtest.Equal(t, "lines about the failure", strings.Count(log.String(), "permission denied"), 1)
 	heraldtest.Equal(t, "lines about the beginning", strings.Count(log.String(), "msg=\"reading the chain\""), 1)

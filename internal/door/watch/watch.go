@@ -27,6 +27,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // Ledger is the part of the store that a watcher needs.
@@ -38,12 +39,12 @@ type Ledger interface {
 	AdvanceCursors(ctx context.Context, cursors []*cursor.Cursor, a store.Advance) (store.Advanced, error)
 	Cursors(ctx context.Context, chainID uint64) ([]cursor.State, error)
 	NoteStall(ctx context.Context, key cursor.Key, since *time.Time, why string) error
-	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+	Accept(ctx context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error)
 }
 
 // Dispatcher puts tasks into Redis and returns the number of tasks that it dispatched.
 type Dispatcher interface {
-	Dispatch(ctx context.Context, tasks []store.Task) int
+	Dispatch(ctx context.Context, tasks []ledger.Task) int
 }
 
 // Config configures a Watcher.
@@ -81,9 +82,9 @@ type Config struct {
 // Report is the result of committing one range of blocks.
 type Report struct {
 	To, Head uint64 // the last block of the range, and the node's head
-	Answers  []store.Acceptance
+	Answers  []ledger.Acceptance
 	Events   []eventlog.Entry // one for each of Answers; Err is set for a log that becomes no job
-	Vanished []store.Vanished
+	Vanished []ledger.Vanished
 }
 
 // Watcher reads the contracts of one chain. Call Run once.

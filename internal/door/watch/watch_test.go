@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -74,14 +75,14 @@ type watcher struct {
 	stop func() error // stops it and returns its error
 
 	mu       sync.Mutex
-	verdicts map[store.Verdict]int // of deliveries
+	verdicts map[ledger.Verdict]int // of deliveries
 	last     uint64
 }
 
 func (w *world) watch(change func(*Config)) *watcher {
 	w.Helper()
 	start := uint64(0)
-	got := &watcher{verdicts: map[store.Verdict]int{}}
+	got := &watcher{verdicts: map[ledger.Verdict]int{}}
 	cfg := Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
 		From: &start, Poll: 40 * time.Millisecond, Standby: 40 * time.Millisecond, Report: func(r Report) {
 			got.mu.Lock()
@@ -104,7 +105,7 @@ func (w *world) watch(change func(*Config)) *watcher {
 	return got
 }
 
-func (g *watcher) count(v store.Verdict) int {
+func (g *watcher) count(v ledger.Verdict) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.verdicts[v]
@@ -124,12 +125,12 @@ func TestGoesOn(t *testing.T) {
 	w := newWorld(t)
 	w.give(3)
 	first := w.watch(nil)
-	heraldtest.Await(t, "three are accepted", func() bool { return first.count(store.Accepted) == 3 })
+	heraldtest.Await(t, "three are accepted", func() bool { return first.count(ledger.Accepted) == 3 })
 	heraldtest.Fails(t, "the stop", first.stop(), context.Canceled)
 	w.give(2)
 	second := w.watch(nil)
-	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(store.Accepted) == 2 })
-	heraldtest.Equal(t, "events that were read twice", second.count(store.Known), 0)
+	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(ledger.Accepted) == 2 })
+	heraldtest.Equal(t, "events that were read twice", second.count(ledger.Known), 0)
 	if got := w.rows(); got[outcome.Queued] != 5 || len(got) != 1 {
 		t.Errorf("%v", got)
 	}
@@ -141,14 +142,14 @@ func TestStandsBy(t *testing.T) {
 	w := newWorld(t)
 	a := w.watch(nil)
 	w.give(1)
-	heraldtest.Await(t, "one is accepted", func() bool { return a.count(store.Accepted) == 1 })
+	heraldtest.Await(t, "one is accepted", func() bool { return a.count(ledger.Accepted) == 1 })
 	b := w.watch(nil)
 	w.give(1)
-	heraldtest.Await(t, "the next is accepted too", func() bool { return a.count(store.Accepted) == 2 })
+	heraldtest.Await(t, "the next is accepted too", func() bool { return a.count(ledger.Accepted) == 2 })
 	heraldtest.Fails(t, "the stop", a.stop(), context.Canceled)
 	w.give(1)
-	heraldtest.Await(t, "the other takes over", func() bool { return b.count(store.Accepted) == 1 })
-	heraldtest.Equal(t, "events that were read twice", b.count(store.Known), 0)
+	heraldtest.Await(t, "the other takes over", func() bool { return b.count(ledger.Accepted) == 1 })
+	heraldtest.Equal(t, "events that were read twice", b.count(ledger.Known), 0)
 }
 
 // TestTwoCommitOnce: two watchers that both believe that they lead accept each event once, because the second commit
@@ -159,8 +160,8 @@ func TestTwoCommitOnce(t *testing.T) {
 	both := func(c *Config) { c.Ledger = everybodyLeads{w.store} }
 	a, b := w.watch(both), w.watch(both)
 	w.give(20)
-	heraldtest.Await(t, "all are accepted", func() bool { return a.count(store.Accepted)+b.count(store.Accepted) == 20 })
-	heraldtest.Equal(t, "events that were accepted and read again", a.count(store.Known)+b.count(store.Known), 0)
+	heraldtest.Await(t, "all are accepted", func() bool { return a.count(ledger.Accepted)+b.count(ledger.Accepted) == 20 })
+	heraldtest.Equal(t, "events that were accepted and read again", a.count(ledger.Known)+b.count(ledger.Known), 0)
 	heraldtest.Equal(t, "queued deliveries", w.rows()[outcome.Queued], 20)
 }
 
@@ -186,7 +187,7 @@ func TestBackfillEnds(t *testing.T) {
 		run, err := New(Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
 			From: &start, Ends: true, To: &to, Report: func(r Report) {
 				for _, a := range r.Answers {
-					if a.Verdict == store.Accepted {
+					if a.Verdict == ledger.Accepted {
 						n++
 					}
 				}

@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -119,7 +119,7 @@ func (s *Sender) Run(ctx context.Context) {
 func (s *Sender) SendDue(ctx context.Context) error {
 	for ctx.Err() == nil {
 		a, err := s.Records.ClaimAlert(ctx, alertLease)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, ledger.ErrNotFound) {
 			return nil
 		}
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -31,7 +31,7 @@ type Probe struct {
 	Server    *mcpcall.ServerInfo `json:"server,omitempty"` // nil if it was not reached
 	Protocol  string              `json:"protocol,omitempty"`
 	ListedMs  float64             `json:"listedMs,omitempty"` // time for connecting, the handshake and the list
-	Tools     []store.KnownTool   `json:"tools,omitempty"`
+	Tools     []ledger.KnownTool  `json:"tools,omitempty"`
 	ToolsCut  bool                `json:"toolsCut,omitempty"` // the agent's list is longer than the part that was read
 	Kind      job.Kind            `json:"kind"`
 	Asked     string              `json:"askedTool"`
@@ -358,7 +358,7 @@ func (p *prober) checkDisabled(ctx context.Context) {
 func (p *prober) observation() (records.AgentObservation, bool) {
 	l := records.AgentObservation{Endpoint: p.found.Endpoint.Address, State: records.StateConnected}
 	if p.reached == nil {
-		l.Protocol, l.Tools = p.found.Protocol, store.ToolList(p.found.Tools)
+		l.Protocol, l.Tools = p.found.Protocol, ledger.ToolList(p.found.Tools)
 		l.ServerInfo, _ = json.Marshal(p.found.Server) // cannot fail: it has two strings
 		return l, true
 	}

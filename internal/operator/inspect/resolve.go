@@ -24,7 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -171,7 +171,7 @@ func judgeAgent(ctx context.Context, o *operator.Operator, s *operator.Session, 
 		switch r, missed := s.AgentRow(ctx, g); {
 		case missed == nil:
 			row = r
-		case !errors.Is(missed, store.ErrNotFound):
+		case !errors.Is(missed, ledger.ErrNotFound):
 			err = missed
 		}
 	}

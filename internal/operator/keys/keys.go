@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
@@ -107,7 +107,7 @@ func checkWorkers(ctx context.Context, st *operator.Session, step string, proble
 	for _, w := range workers {
 		if p := problem(w); p != "" {
 			return fmt.Errorf("%s: the worker on %s (%s) %s; give it the keyset in force and restart it. "+
-				"A worker that was killed counts for %s", step, text.Printable(w.Host), w.ID, p, store.WorkerGone)
+				"A worker that was killed counts for %s", step, text.Printable(w.Host), w.ID, p, ledger.WorkerGone)
 		}
 	}
 	return nil

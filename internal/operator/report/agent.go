@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -106,7 +106,7 @@ func Server(raw json.RawMessage) string {
 // Tools lists tools on one line: "2: agent.receiveFeedback, other (without a schema)".
 func Tools(raw json.RawMessage) string {
 	const most = 10
-	var tools []store.KnownTool
+	var tools []ledger.KnownTool
 	switch err := json.Unmarshal(raw, &tools); {
 	case len(raw) == 0 || err != nil:
 		return shortenJSON(raw)
@@ -130,7 +130,7 @@ func Tools(raw json.RawMessage) string {
 
 // CountTools returns the number of tools in a list, or "-" for an unknown list.
 func CountTools(raw json.RawMessage) string {
-	var tools []store.KnownTool
+	var tools []ledger.KnownTool
 	if len(raw) == 0 || json.Unmarshal(raw, &tools) != nil {
 		return "-"
 	}

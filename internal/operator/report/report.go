@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // JSON encodes v in lines. It escapes control and direction characters, which strangers may have sent, so that the text
@@ -82,7 +82,7 @@ func shortenJSON(raw json.RawMessage) string {
 }
 
 // Delivery describes a delivery: its identity, its state, its retraction or nil, and each attempt.
-func Delivery(d operator.Delivery, retraction *store.Delivery) (f Facts) {
+func Delivery(d operator.Delivery, retraction *ledger.Delivery) (f Facts) {
 	f.addFact("delivery", d.ID.String())
 	f.addFact("key", d.Key)
 	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
@@ -129,7 +129,7 @@ func Delivery(d operator.Delivery, retraction *store.Delivery) (f Facts) {
 // describeAttempts returns how many attempts count, and since when a delivery waits or is held. If the agent's tool was
 // not called, a hold or a free wait takes back its attempt, so the list of attempts does not show it. A delivery that
 // was held when it was accepted had no attempt.
-func describeAttempts(d store.Delivery) string {
+func describeAttempts(d ledger.Delivery) string {
 	counted := fmt.Sprintf("%d that count", d.Attempts)
 	if d.Status != outcome.Held && d.Status != outcome.Waiting {
 		return counted
@@ -137,7 +137,7 @@ func describeAttempts(d store.Delivery) string {
 	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, Time(&d.UpdatedAt))
 }
 
-func describeAttempt(t store.Attempt) string {
+func describeAttempt(t ledger.Attempt) string {
 	s := fmt.Sprintf("%s  %s at %s", Time(&t.StartedAt), cmp.Or(t.Outcome, "not finished"), t.Stage)
 	if t.DurationMs != nil {
 		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
@@ -260,7 +260,7 @@ func Probe(r inspect.Probe) (f Facts) {
 	if r.Server != nil {
 		f.addFact("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not name itself"))
 		f.addFact("protocol", r.Protocol)
-		tools := Tools(store.ToolList(r.Tools))
+		tools := Tools(ledger.ToolList(r.Tools))
 		if r.ToolsCut {
 			tools += "; more than is read"
 		}

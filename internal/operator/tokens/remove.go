@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -53,7 +53,7 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 		return 1, err
 	})
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, ledger.ErrNotFound):
 		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", operator.DescribeAgent(g),
 			text.Printable(origin))
 	case err != nil:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -46,11 +46,11 @@ func New(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch first removes from Redis the tasks whose store.Task.Ended is set, which their deliveries no longer need. It
+// Dispatch first removes from Redis the tasks whose ledger.Task.Ended is set, which their deliveries no longer need. It
 // then enqueues the others in order. It stops at the first task that Redis does not accept, and returns the index of
 // that task, or len(tasks). Postgres has already committed the dispatch. So Dispatch continues after the end of ctx,
 // for at most dispatchTimeout.
-func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
+func (d *Dispatcher) Dispatch(ctx context.Context, tasks []ledger.Task) int {
 	if len(tasks) == 0 {
 		return 0
 	}
@@ -75,7 +75,7 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 
 // dropEnded removes the tasks whose Ended is set from Redis, so that the web UI does not show them. If Redis fails, it
 // logs the error, and the tasks stay in Redis.
-func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
+func (d *Dispatcher) dropEnded(ctx context.Context, tasks []ledger.Task) {
 	var ended []queue.Task
 	for _, t := range tasks {
 		if t.Ended {
@@ -107,7 +107,7 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 }
 
 // FindTask returns whether Redis has task t, and in which state (queue.Location).
-func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
+func (d *Dispatcher) FindTask(t ledger.Task) (queue.Location, error) {
 	return d.lanes.Find(ToQueue(t))
 }
 
@@ -120,7 +120,7 @@ func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time,
 
 // ToQueue converts t to a task of package queue and selects its lane: Bulk if t.Bulk is set (backfills, new replays),
 // otherwise Retry for later attempts and First for first attempts.
-func ToQueue(t store.Task) queue.Task {
+func ToQueue(t ledger.Task) queue.Task {
 	lane := queue.First
 	switch {
 	case t.Bulk:

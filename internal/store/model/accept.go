@@ -10,11 +10,9 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
-
-func agentOf(j job.Job) erc8004.Agent { return (&store.Claim{Job: j}).Agent() }
 
 // ReportVerified replaces the list of the chains whose events workers verify.
 func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
@@ -23,10 +21,10 @@ func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
 	return nil
 }
 
-// Accept stores jobs as deliveries and dispatches as many as store.MaxDispatchedPerAgent allows.
-func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
-	if len(in) > store.MaxAccept {
-		return nil, nil, fmt.Errorf("model: at most %d jobs at once", store.MaxAccept)
+// Accept stores jobs as deliveries and dispatches as many as ledger.MaxDispatchedPerAgent allows.
+func (s *Store) Accept(_ context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error) {
+	if len(in) > ledger.MaxAccept {
+		return nil, nil, fmt.Errorf("model: at most %d jobs at once", ledger.MaxAccept)
 	}
 	defer s.lock()()
 	out, tasks := s.accept(in, false)
@@ -35,26 +33,26 @@ func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance
 
 // accept inserts deliveries for the jobs with new keys, and answers the other jobs. read reports whether the jobs were
 // read from the chain.
-func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, tasks []store.Task) {
-	out = make([]store.Acceptance, len(in))
+func (s *Store) accept(in []ledger.Intake, read bool) (out []ledger.Acceptance, tasks []ledger.Task) {
+	out = make([]ledger.Acceptance, len(in))
 	var fresh []*row
 	for i, it := range in {
 		key := cmp.Or(it.Key, it.Job.Key())
 		if it.Refused == "" {
-			s.agent(agentOf(it.Job))
+			s.agent(ledger.AgentOf(it.Job))
 		}
 		if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
-			s.agent(agentOf(it.Job)).epoch++
-			out[i].Verdict = store.Refreshed
+			s.agent(ledger.AgentOf(it.Job)).epoch++
+			out[i].Verdict = ledger.Refreshed
 		} else if s.findKey(key) == nil && !slices.ContainsFunc(fresh, func(r *row) bool { return r.Key == key }) {
 			fresh = append(fresh, s.newRow(it, key, job.IDOf(key), read))
-			out[i] = store.Acceptance{Verdict: store.Accepted, ID: job.IDOf(key), Key: key}
+			out[i] = ledger.Acceptance{Verdict: ledger.Accepted, ID: job.IDOf(key), Key: key}
 		}
 	}
 	tasks = s.insert(fresh)
 	for i, it := range in {
 		switch r := s.findKey(cmp.Or(it.Key, it.Job.Key())); out[i].Verdict {
-		case store.Accepted:
+		case ledger.Accepted:
 			out[i].Status = r.Status
 		case "":
 			out[i] = s.answerKnown(r, it)
@@ -62,17 +60,17 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 	}
 	var agents []erc8004.Agent
 	for i, it := range in { // an update of an agent, or a new delivery that waits or has a task, needs no dispatch
-		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
+		settled := out[i].Verdict == ledger.Refreshed || out[i].Verdict == ledger.Accepted &&
 			(out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {
-			agents = append(agents, agentOf(it.Job))
+			agents = append(agents, ledger.AgentOf(it.Job))
 		}
 	}
 	return out, append(tasks, s.dispatch(agents)...)
 }
 
-func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *row {
-	now, a := s.now(), agentOf(it.Job)
+func (s *Store) newRow(it ledger.Intake, key string, id uuid.UUID, read bool) *row {
+	now, a := s.now(), ledger.AgentOf(it.Job)
 	s.seq++
 	r := &row{id: id, seq: s.seq, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source,
 		parent: it.Traceparent, created: now,
@@ -95,7 +93,7 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 
 // insert stores new deliveries. Those that must wait for another delivery wait outside the backlog (setAside). It
 // dispatches the others, as far as the agent's limit allows, if no older delivery is in the agent's backlog.
-func (s *Store) insert(fresh []*row) (tasks []store.Task) {
+func (s *Store) insert(fresh []*row) (tasks []ledger.Task) {
 	now := s.now()
 	behind, responses := map[*row]bool{}, map[erc8004.Agent]int{}
 	for _, r := range fresh {
@@ -160,8 +158,8 @@ func (r *row) lastUnfinished() (number int) {
 // queue r again. If workers verify r's event, the job may become a hint, so that a worker looks for the event at the
 // position that the job names. If workers do not verify r's event, r keeps its own job, and a job that differs from it
 // is a conflict.
-func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
-	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
+func (s *Store) answerKnown(r *row, it ledger.Intake) ledger.Acceptance {
+	out := ledger.Acceptance{Verdict: ledger.Known, ID: r.id, Key: r.Key, Status: r.Status}
 	switch isReopened := !r.mayHaveBeenCalled() && (r.mayReopen() || r.refused); {
 	case it.Refused != "", r.refused && !isReopened:
 		return out
@@ -169,10 +167,10 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 		return s.reopen(r, it, false)
 	case !s.isVerified(r):
 		if field, differs := it.Job.Conflict(r.job); differs {
-			out.Verdict, out.Field, out.Stored = store.Conflict, field, r.job.ContentValue(field)
-		} else if store.HasOtherAction([]store.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust,
+			out.Verdict, out.Field, out.Stored = ledger.Conflict, field, r.job.ContentValue(field)
+		} else if ledger.HasOtherAction([]ledger.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust,
 			it.SameHeaders) {
-			out.Verdict, out.Field = store.Conflict, "action"
+			out.Verdict, out.Field = ledger.Conflict, "action"
 		}
 		return out
 	case r.job.Retracts != "": // the ledger made the job of a retraction, so no other job changes it
@@ -181,8 +179,8 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	if r.Bound {
 		out.Differs = it.Job.Differences(r.job)
 	}
-	if store.HasOtherAction(r.listHints(), it.Job, it.SealedHeaders, it.Source.Trust, it.SameHeaders) {
-		out.Verdict, out.Field, out.Differs = store.Conflict, "action", nil
+	if ledger.HasOtherAction(r.listHints(), it.Job, it.SealedHeaders, it.Source.Trust, it.SameHeaders) {
+		out.Verdict, out.Field, out.Differs = ledger.Conflict, "action", nil
 	}
 	switch {
 	case r.mayReopen() && !r.mayHaveBeenCalled():
@@ -210,24 +208,24 @@ func (s *Store) isVerified(r *row) bool {
 }
 
 // toHint returns the delivery's own job as a hint.
-func (r *row) toHint() store.Hint {
-	return store.Hint{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: r.created,
+func (r *row) toHint() ledger.Hint {
+	return ledger.Hint{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: r.created,
 		Refuted: r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound}
 }
 
 // listHints returns the stored hints. If none is stored, the delivery's own job is the only hint; it is no hint if the
 // chain follower made it.
-func (r *row) listHints() []store.Hint {
-	if len(r.hints) > 0 || r.Bound && r.source.Trust == store.TrustChain {
+func (r *row) listHints() []ledger.Hint {
+	if len(r.hints) > 0 || r.Bound && r.source.Trust == ledger.TrustChain {
 		return r.hints
 	}
-	return []store.Hint{r.toHint()}
+	return []ledger.Hint{r.toHint()}
 }
 
 // addHint adds a job to the hints, and ends a wait for the chain, so that the job's position is checked at once.
-func (s *Store) addHint(r *row, it store.Intake) (added bool) {
+func (s *Store) addHint(r *row, it ledger.Intake) (added bool) {
 	before := r.listHints()
-	after, added := store.AddHint(before, store.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source,
+	after, added := ledger.AddHint(before, ledger.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source,
 		CreatedAt: s.now()})
 	if !added {
 		return false
@@ -255,7 +253,7 @@ func (s *Store) mayKnowRetraction(r *row) bool {
 // own job becomes one.
 func (s *Store) renewHint(r *row) {
 	if len(r.hints) == 0 {
-		r.hints = []store.Hint{{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: s.now()}}
+		r.hints = []ledger.Hint{{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: s.now()}}
 		return
 	}
 	newest := &r.hints[len(r.hints)-1]
@@ -269,15 +267,15 @@ func (r *row) waitsForChain() bool {
 }
 
 // setJob replaces the delivery's job, and thereby its agent and ordering key.
-func (s *Store) setJob(r *row, j job.Job, sealed []byte, source store.Source) {
-	r.job, r.sealed, r.source, r.agent = j, sealed, source, agentOf(j)
+func (s *Store) setJob(r *row, j job.Job, sealed []byte, source ledger.Source) {
+	r.job, r.sealed, r.source, r.agent = j, sealed, source, ledger.AgentOf(j)
 	r.IdentityRegistry, r.AgentID = r.agent.Registry, r.agent.ID
 	s.agent(r.agent)
 }
 
 // reopen queues an ended delivery again with another job: its event is back, or may be at the position that the job
 // names.
-func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
+func (s *Store) reopen(r *row, it ledger.Intake, read bool) ledger.Acceptance {
 	now := s.now()
 	s.setJob(r, it.Job, it.SealedHeaders, it.Source)
 	r.Bound, r.refused, r.Error = read, false, ""
@@ -286,7 +284,7 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	r.queue(now)
 	r.startDelay(now)
 	s.reviveRevocation(r)
-	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: outcome.Queued}
+	return ledger.Acceptance{Verdict: ledger.Accepted, ID: r.id, Key: r.Key, Status: outcome.Queued}
 }
 
 // reviveRevocation queues the revocation of an open feedback again, if it was skipped because the feedback was never

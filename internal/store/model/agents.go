@@ -7,7 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -40,7 +40,7 @@ func (s *Store) agent(a erc8004.Agent) *agent {
 // observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If the agent's
 // endpoint may have moved (Outcome.Moved), it raises the epoch. After a failed call has raised the epoch, another
 // failed call does not raise it again before a success.
-func (s *Store) observeOutcome(a erc8004.Agent, c *store.Claim, o store.Outcome) {
+func (s *Store) observeOutcome(a erc8004.Agent, c *ledger.Claim, o ledger.Outcome) {
 	if o.EndpointOfJob {
 		return
 	}
@@ -83,7 +83,7 @@ func (s *Store) AgentRow(_ context.Context, a erc8004.Agent) (records.AgentRow, 
 	defer s.lock()()
 	g := s.agents[a]
 	if g == nil {
-		return records.AgentRow{}, store.ErrNotFound
+		return records.AgentRow{}, ledger.ErrNotFound
 	}
 	r := g.known
 	r.ChainID, r.IdentityRegistry, r.AgentID = a.ChainID, a.Registry, a.ID
@@ -111,7 +111,7 @@ func (s *Store) ReplacePolicy(_ context.Context, a erc8004.Agent, level policy.L
 
 // EnableAgent enables or disables an agent. Enabling releases the deliveries that were held because it was disabled.
 func (s *Store) EnableAgent(_ context.Context, a erc8004.Agent,
-	enabled bool) (released int, tasks []store.Task, err error) {
+	enabled bool) (released int, tasks []ledger.Task, err error) {
 	defer s.lock()()
 	g := s.agent(a)
 	if g.disabled = !enabled; !enabled {
@@ -126,7 +126,7 @@ func (s *Store) EnableAgent(_ context.Context, a erc8004.Agent,
 // ReleaseEnabled releases the deliveries that were held because their agents were disabled. It skips agents that are
 // disabled now, and agents for which except returns true. except may be nil.
 func (s *Store) ReleaseEnabled(_ context.Context,
-	except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error) {
+	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
 		if r.Status == outcome.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
@@ -139,7 +139,7 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 }
 
 // releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
-func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []store.Task) {
+func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []ledger.Task) {
 	if g := s.agent(a); g.known.State == records.StateDisabled {
 		g.known.State, g.known.FailingSince = records.StatePending, nil
 	}
@@ -151,7 +151,7 @@ func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []store.Task)
 // longer exists. The cause of agent_disabled no longer exists if the agent is enabled. The cause of auth_required no
 // longer exists if the epoch was raised after the claim c: storing a credential raises it. Enabling the agent or
 // storing the credential did not release o's delivery r, because it was not held yet. A lost claim releases nothing.
-func (s *Store) releaseMended(r *row, c *store.Claim, o store.Outcome) []store.Task {
+func (s *Store) releaseMended(r *row, c *ledger.Claim, o ledger.Outcome) []ledger.Task {
 	g := s.agent(r.agent)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled
 	renewed := o.Reason == outcome.AuthRequired && g.epoch > c.Epoch

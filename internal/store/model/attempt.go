@@ -8,7 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -18,7 +18,7 @@ const clockTolerance = time.Second
 // Claim claims the delivery with this id for its newest task, whose Task.N must be n, and begins an attempt. A
 // delivery that waited takes the turn of its ordering key, or returns to the backlog if another one goes first or too
 // many are dispatched.
-func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
 	if r == nil || n < 1 || r.Dispatch != n || r.HandedAt.IsZero() ||
@@ -28,7 +28,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	if r.Status == outcome.Waiting {
 		switch isFull := s.countFree(r) <= 0 || r.isResponse() && r.Ordered && s.countFreeResponses(r.agent) <= 0; {
 		case r.NextAttemptAt.After(now.Add(clockTolerance)):
-			return nil, &store.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
+			return nil, &ledger.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
 		case isFull || !s.decideDispatch(r, now).IsZero():
 			r.queue(now)
 			return nil, nil
@@ -39,34 +39,34 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 }
 
 // startAttempt counts the attempt and stores it before the call, so that a process that dies leaves a trace.
-func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.Claim {
+func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *ledger.Claim {
 	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.agent(r.agent)
 	r.Status, r.Reason, r.NextAttemptAt, r.updated = outcome.Running, "", time.Time{}, now
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
-	r.History = append(r.History, store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
-	return &store.Claim{ID: r.id, N: r.Dispatch, No: r.claimNo, Attempt: r.Attempts, StartedAt: now,
+	r.History = append(r.History, ledger.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
+	return &ledger.Claim{ID: r.id, N: r.Dispatch, No: r.claimNo, Attempt: r.Attempts, StartedAt: now,
 		LeaseUntil: r.LeaseUntil, Key: r.Key, Job: r.job, SealedHeaders: r.sealed, CreatedAt: r.created,
 		Called: wasCalled, Source: r.source, Bound: r.Bound, Verified: r.Verified, Hints: r.Hints,
 		Corrected: r.corrected, Epoch: g.epoch, Enabled: !g.disabled, FetchFailures: r.FetchFailures,
 		Budget: max(r.Attempts-r.BudgetBase, 1), Unfinished: unfinished > 0,
 		InDoubt: !r.isUnchecked() && unfinished > r.BudgetBase,
 		Replay:  r.Replays > 0, Policy: g.policy, OwnPolicy: g.own, Protocol: g.known.Protocol, Traceparent: r.parent,
-		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
-		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
+		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < ledger.RecentSuccess,
+		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall(), Kind: string(r.job.Kind), RowAgent: r.agent}
 }
 
 // isClaimedBy reports whether the claim is valid: the delivery is running, and the claim is its newest one.
-func (r *row) isClaimedBy(c *store.Claim) bool {
+func (r *row) isClaimedBy(c *ledger.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == outcome.Running
 }
 
 // Extend sets the end of a valid claim's lease to now plus d, if the lease has not expired.
-func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
+func (s *Store) Extend(_ context.Context, c *ledger.Claim, d time.Duration) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
 	if !r.isClaimedBy(c) || !r.LeaseUntil.After(now) {
-		return store.ErrFenced
+		return ledger.ErrFenced
 	}
 	r.LeaseUntil, r.updated = now.Add(d), now
 	c.LeaseUntil = r.LeaseUntil
@@ -74,24 +74,25 @@ func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error
 }
 
 // Hints lists the hints of a claimed delivery, by rank.
-func (s *Store) Hints(_ context.Context, c *store.Claim) ([]store.Hint, error) {
+func (s *Store) Hints(_ context.Context, c *ledger.Claim) ([]ledger.Hint, error) {
 	defer s.lock()()
 	return slices.Clone(s.findID(c.ID).hints), nil
 }
 
 // Bind replaces the job of the claimed delivery by the event that a check read. The delivery takes the turn of its
 // ordering key, if no other delivery goes first. Bind returns ErrNewHint if a hint arrived after the claim.
-func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
+func (s *Store) Bind(_ context.Context, c *ledger.Claim, b ledger.Binding) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
 	switch {
 	case !r.isClaimedBy(c):
-		return store.ErrFenced
+		return ledger.ErrFenced
 	case r.Hints != c.Hints:
-		return store.ErrNewHint
+		c.RowAgent = r.agent
+		return ledger.ErrNewHint
 	}
 	wasBound := r.Bound
-	if agentOf(b.Job) != r.agent { // to the former agent, the delivery has ended
+	if ledger.AgentOf(b.Job) != r.agent { // to the former agent, the delivery has ended
 		r.Status = outcome.Cancelled
 		s.releaseNext(now, r)
 		r.Status = outcome.Running
@@ -106,12 +107,12 @@ func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	}
 	r.Turn = r.Turn || r.takesTurn() && s.decideWait(r, now).IsZero()
 	c.Job, c.SealedHeaders, c.Source, c.Bound = b.Job, b.SealedHeaders, b.Source, true
-	c.MayCall, c.Corrected = r.mayCall(), r.corrected
+	c.MayCall, c.Corrected, c.RowAgent = r.mayCall(), r.corrected, r.agent
 	return nil
 }
 
 // Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries.
-func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+func (s *Store) Record(_ context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
 	defer s.lock()()
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
@@ -119,11 +120,11 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 // Adopt records the spooled outcome of an earlier attempt that has no outcome in the store, and deletes the claim's own
 // attempt. If the earlier attempt does not count (Outcome.Free), it is deleted too. But it stays if another attempt is
 // between the two, because that attempt keeps its number.
-func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
+func (s *Store) Adopt(_ context.Context, c *ledger.Claim, p ledger.SpooledOutcome) (ledger.Recorded, error) {
 	defer s.lock()()
 	if r := s.findID(c.ID); r.isClaimedBy(c) {
 		if r.findOpenAttempt(p.Attempt, p.StartedAt) == nil {
-			return store.Recorded{}, store.ErrStale
+			return ledger.Recorded{}, ledger.ErrStale
 		}
 		r.undoAttempt(c.Attempt, c.StartedAt)
 		p.Outcome.Free = p.Outcome.Free && p.Attempt == r.Attempts
@@ -134,18 +135,19 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 // recordAttempt completes an attempt and changes the delivery, if the claim c is valid. A success counts also if the
 // claim is lost: it completes its attempt, and it ends the delivery if the delivery has not ended. Recording the same
 // status again is harmless.
-func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
+func (s *Store) recordAttempt(c *ledger.Claim, number int, started time.Time,
+	o ledger.Outcome) (ledger.Recorded, error) {
 	if !o.Status.Final() && o.Status != outcome.Waiting && o.Status != outcome.Held {
-		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
+		return ledger.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
 	}
 	now, r := s.now(), s.findID(c.ID)
 	if r == nil {
-		return store.Recorded{}, store.ErrFenced
+		return ledger.Recorded{}, ledger.ErrFenced
 	}
 	valid := r.isClaimedBy(c)
 	late := !valid && o.Status == outcome.Delivered && !r.Status.Final()
 	again := !valid && r.claimNo == c.No && r.Status == o.Status
-	var rec store.Recorded
+	var rec ledger.Recorded
 	if valid || late {
 		rec.Rechecked = s.applyOutcome(r, c, o, number, started)
 	}
@@ -162,7 +164,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	}
 	if !valid && !late && !again {
 		r.Called = r.Called || o.Called && o.Status == outcome.Delivered
-		return store.Recorded{}, store.ErrFenced
+		return ledger.Recorded{}, ledger.ErrFenced
 	}
 	rec.Age, rec.NextAttemptAt = now.Sub(r.AcceptedAt), r.NextAttemptAt
 	if !r.NextAttemptAt.IsZero() && o.Task {
@@ -170,7 +172,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		t.Attempts = max(number, 1)
 		rec.Task = &t
 	}
-	wasReleased := slices.ContainsFunc(ended, func(t store.Task) bool { return t.ID == r.id })
+	wasReleased := slices.ContainsFunc(ended, func(t ledger.Task) bool { return t.ID == r.id })
 	if (valid || wasReleased) && !o.SkipDispatch {
 		rec.Next, _ = s.dispatchRound(c.Agent())
 	}
@@ -181,7 +183,8 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 // applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
 // without a call is undone, unless its claim is lost. applyOutcome reports whether the delivery was queued again at
 // once (recheck) and so has not ended.
-func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) (rechecked bool) {
+func (s *Store) applyOutcome(r *row, c *ledger.Claim, o ledger.Outcome, number int,
+	started time.Time) (rechecked bool) {
 	now := s.now()
 	valid := r.isClaimedBy(c)
 	if !valid {
@@ -214,7 +217,7 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 // delivery's agent or ordering key, or the delivery did not get the turn. A delivery with the outcome behind_earlier
 // keeps its budget of attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is
 // computed again (startDelay).
-func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
+func (s *Store) recheck(r *row, c *ledger.Claim, o ledger.Outcome) bool {
 	notFound := r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound
 	behind := r.Status == outcome.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
@@ -230,7 +233,7 @@ func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 }
 
 // findOpenAttempt returns the attempt if it has no outcome yet, else nil.
-func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
+func (r *row) findOpenAttempt(number int, started time.Time) *ledger.Attempt {
 	for i, a := range r.History {
 		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
 			return &r.History[i]
@@ -242,7 +245,7 @@ func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 // undoAttempt deletes an attempt and subtracts it from the count.
 func (r *row) undoAttempt(number int, started time.Time) {
 	r.Attempts--
-	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool {
+	r.History = slices.DeleteFunc(r.History, func(a ledger.Attempt) bool {
 		return a.Number == number && a.StartedAt.Equal(started)
 	})
 }
@@ -250,13 +253,13 @@ func (r *row) undoAttempt(number int, started time.Time) {
 // endGone is called for a delivery whose event is no longer on the chain. If the event is a feedback and the agent was
 // or may have been called, endGone inserts a retraction. If another event has the key now (g.Next), endGone gives the
 // key to a new delivery of that event.
-func (s *Store) endGone(r *row, g store.Gone) {
+func (s *Store) endGone(r *row, g ledger.Gone) {
 	if r.job.Kind == job.KindNewFeedback && r.mayHaveBeenCalled() {
-		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)
+		s.accept([]ledger.Intake{{Job: r.job.Retraction(r.id), Source: ledger.Source{Name: ledger.SourceChain}}}, true)
 	}
 	if key := r.job.Key(); g.Next != nil && r.Key == key {
 		r.Key += "~" + r.id.String()
-		s.insert([]*row{s.newRow(store.Intake{Job: *g.Next, Source: store.Source{Name: store.SourceChain}}, key,
+		s.insert([]*row{s.newRow(ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}}, key,
 			job.IDOf(r.Key), true)})
 	}
 }

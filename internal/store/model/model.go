@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -56,7 +56,7 @@ type State struct {
 	LeaseUntil, NextAttemptAt             time.Time
 	DelaysUntil                           time.Time // until when it delays later ones of its ordering key; zero: none
 	AcceptedAt, FinishedAt                time.Time
-	History                               []store.Attempt
+	History                               []ledger.Attempt
 }
 
 // Forever is the DelaysUntil of a delivery that delays later ones until it ends or is held.
@@ -71,9 +71,9 @@ type row struct {
 	job       job.Job
 	refused   bool // the job was invalid and is not stored
 	received  json.RawMessage
-	sealed    []byte       // encrypted headers of the job's endpoint
-	source    store.Source // sender of the job whose endpoint and headers (action) are used
-	hints     []store.Hint // empty: no other job was sent for the key
+	sealed    []byte        // encrypted headers of the job's endpoint
+	source    ledger.Source // sender of the job whose endpoint and headers (action) are used
+	hints     []ledger.Hint // empty: no other job was sent for the key
 	corrected []string
 	claimNo   int64
 	excess    bool // the delivery waits because its agent has maxResponses other responses, not for its feedback
@@ -139,7 +139,7 @@ func (r *row) isOut() bool {
 	return r.Status == outcome.Queued && !r.HandedAt.IsZero() || r.Status == outcome.Running
 }
 
-// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. The members of a batch run
+// isDispatched reports whether the delivery counts towards ledger.MaxDispatchedPerAgent. The members of a batch run
 // without a task, so they do not count.
 func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
@@ -165,22 +165,22 @@ func (r *row) renew(now time.Time) { r.BudgetBase, r.FetchFailures, r.AcceptedAt
 
 // toTask returns the task of a dispatched delivery. Tasks of a backfill, and of a replay before its first attempt, go
 // to the lane bulk.
-func (r *row) toTask() store.Task {
-	return store.Task{ID: r.id, N: r.Dispatch, Kind: string(r.job.Kind), Attempts: r.Attempts, At: r.NextAttemptAt,
+func (r *row) toTask() ledger.Task {
+	return ledger.Task{ID: r.id, N: r.Dispatch, Kind: string(r.job.Kind), Attempts: r.Attempts, At: r.NextAttemptAt,
 		Bulk: r.Bulk || r.Replays > 0 && r.Attempts <= r.BudgetBase}
 }
 
-// toEnded returns the delivery's task, marked as no longer needed (store.Task.Ended).
-func (r *row) toEnded() store.Task { return store.Task{ID: r.id, N: r.Dispatch, Ended: true} }
+// toEnded returns the delivery's task, marked as no longer needed (ledger.Task.Ended).
+func (r *row) toEnded() ledger.Task { return ledger.Task{ID: r.id, N: r.Dispatch, Ended: true} }
 
-func (r *row) toDelivery() store.Delivery {
+func (r *row) toDelivery() ledger.Delivery {
 	optional := func(t time.Time) *time.Time {
 		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // it waits until another delivery ends, at an unknown time
 			return nil
 		}
 		return &t
 	}
-	d := store.Delivery{ID: r.id, Key: r.Key, Kind: string(r.job.Kind), ChainID: r.agent.ChainID,
+	d := ledger.Delivery{ID: r.id, Key: r.Key, Kind: string(r.job.Kind), ChainID: r.agent.ChainID,
 		IdentityRegistry: r.IdentityRegistry, AgentID: r.AgentID, Status: r.Status, Reason: r.Reason, Error: r.Error,
 		Attempts: r.Attempts, Dispatch: r.Dispatch, NextAttemptAt: optional(r.NextAttemptAt), Verified: r.Verified,
 		Corrected: r.corrected, CreatedAt: r.created, UpdatedAt: r.updated, FinishedAt: optional(r.FinishedAt),
@@ -192,25 +192,25 @@ func (r *row) toDelivery() store.Delivery {
 }
 
 // Delivery reads a delivery with its attempts.
-func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
+func (s *Store) Delivery(_ context.Context, id uuid.UUID) (ledger.Delivery, error) {
 	return s.read(func(r *row) bool { return r.id == id })
 }
 
 // DeliveryByKey reads the delivery that has the key.
-func (s *Store) DeliveryByKey(_ context.Context, key string) (store.Delivery, error) {
+func (s *Store) DeliveryByKey(_ context.Context, key string) (ledger.Delivery, error) {
 	return s.read(func(r *row) bool { return r.Key == key })
 }
 
-func (s *Store) read(matches func(*row) bool) (store.Delivery, error) {
+func (s *Store) read(matches func(*row) bool) (ledger.Delivery, error) {
 	defer s.lock()()
 	if r := s.find(matches); r != nil {
 		return r.toDelivery(), nil
 	}
-	return store.Delivery{}, store.ErrNotFound
+	return ledger.Delivery{}, ledger.ErrNotFound
 }
 
 // All reads all deliveries in the order of acceptance.
-func (s *Store) All() (all []store.Delivery) {
+func (s *Store) All() (all []ledger.Delivery) {
 	defer s.lock()()
 	for _, r := range s.rows {
 		all = append(all, r.toDelivery())

@@ -9,7 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -69,7 +69,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 
 // Due puts deliveries that wait without a task, and whose wait is over, into their agents' backlogs. Then it dispatches
 // from these backlogs.
-func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
+func (s *Store) Due(_ context.Context, limit int) (tasks []ledger.Task, more bool, err error) {
 	defer s.lock()()
 	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
 		isDue := r.Status == outcome.Waiting && r.HandedAt.IsZero() && !r.NextAttemptAt.After(now)
@@ -83,7 +83,7 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 
 // IgnoreOrder dispatches deliveries that wait for another one (behind_earlier) although their agent's order is switched
 // off. They wait for no other delivery from now on.
-func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
+func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]ledger.Task, error) {
 	defer s.lock()()
 	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != outcome.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() ||
@@ -97,7 +97,7 @@ func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) 
 }
 
 // Backlog dispatches deliveries of agents that have a backlog and fewer dispatched deliveries than they may have.
-func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
+func (s *Store) Backlog(_ context.Context, limit int) ([]ledger.Task, error) {
 	defer s.lock()()
 	var agents []erc8004.Agent
 	for _, r := range s.rows {
@@ -112,7 +112,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 // Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, sorted by delivery id.
 // It lists only tasks whose delivery id is greater than after.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID,
-	limit int) (tasks []store.Task, err error) {
+	limit int) (tasks []ledger.Task, err error) {
 	defer s.lock()()
 	before := s.now().Add(-late)
 	for _, r := range s.rows {
@@ -123,7 +123,7 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID,
 			tasks = append(tasks, t)
 		}
 	}
-	slices.SortFunc(tasks, func(a, b store.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	slices.SortFunc(tasks, func(a, b ledger.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return tasks[:min(limit, len(tasks))], nil
 }
 
@@ -133,11 +133,11 @@ func (r *row) isHandedBefore(t time.Time) bool {
 }
 
 // Redispatch replaces task t, which Redis lost, by a new one. It returns false if t is no longer the delivery's task.
-func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, error) {
+func (s *Store) Redispatch(_ context.Context, t ledger.Task) (ledger.Task, bool, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(t.ID)
 	if r == nil || r.Dispatch != t.N || !r.isHandedBefore(now.Add(1)) {
-		return store.Task{}, false, nil
+		return ledger.Task{}, false, nil
 	}
 	t = r.dispatchAgain(now)
 	t.At = time.Time{}
@@ -146,7 +146,7 @@ func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, e
 
 // LostBefore gives new tasks to deliveries that were dispatched before Redis lost its data. A waiting delivery keeps
 // the end of its wait.
-func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
+func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []ledger.Task, err error) {
 	defer s.lock()()
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		isLost := r.isHandedBefore(before)
@@ -158,7 +158,7 @@ func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (task
 	return tasks, nil
 }
 
-func (r *row) dispatchAgain(now time.Time) store.Task {
+func (r *row) dispatchAgain(now time.Time) ledger.Task {
 	r.Dispatch++
 	r.HandedAt, r.updated = now, now
 	return r.toTask()
@@ -168,7 +168,7 @@ func (r *row) dispatchAgain(now time.Time) store.Task {
 // waiting one only stops waiting. Delivered and filtered ones need force. left has the reason for each delivery that
 // did not change.
 func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
 	defer s.lock()()
 	now := s.now()
 	return s.moveEach(ids, true, func(r *row) (why string) {
@@ -192,7 +192,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 
 // Cancel ends open deliveries, running ones only with force. The reconciler dispatches the agents' next deliveries.
 func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error) {
 	defer s.lock()()
 	now := s.now()
 	var cancelled []*row
@@ -216,14 +216,14 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 // that the changed deliveries no longer need. If dispatch is true, it also dispatches from the agents' backlogs and
 // returns the new tasks.
 func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
-	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
 	left = map[uuid.UUID]string{}
 	var agents []erc8004.Agent
 	var rows []*row
 	for _, id := range ids {
 		r := s.findID(id)
 		if r == nil {
-			left[id] = store.NoSuchDelivery
+			left[id] = ledger.NoSuchDelivery
 			continue
 		}
 		s.agent(r.agent)
@@ -245,7 +245,7 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 }
 
 // Release queues deliveries that were held because an RPC URL or an Arweave gateway was missing.
-func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]store.Task, error) {
+func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]ledger.Task, error) {
 	defer s.lock()()
 	return s.releaseHeld(limit, func(r *row) bool {
 		return r.Reason == outcome.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) ||
@@ -255,8 +255,8 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 
 // releaseHeld puts held deliveries that match into the backlog. A released delivery delays later ones of its ordering
 // key again (startDelay), unless the agent was called with it. releaseHeld returns the tasks that the deliveries had
-// before, marked as no longer needed (store.Task.Ended).
-func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
+// before, marked as no longer needed (ledger.Task.Ended).
+func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []ledger.Task) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != outcome.Held || !matches(r) {
 			return false

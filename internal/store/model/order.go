@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 const (
@@ -85,7 +85,7 @@ func (r *row) startDelay(now time.Time) {
 // endDelay shortens DelaysUntil after an attempt. A held delivery then delays none. An unconfirmed delivery delays
 // later ones until 30 s after its acceptance; a confirmed one, until 60 s after the first claim that found it
 // confirmed.
-func (r *row) endDelay(o store.Outcome, started time.Time) {
+func (r *row) endDelay(o ledger.Outcome, started time.Time) {
 	switch {
 	case o.Status == outcome.Held:
 		r.DelaysUntil = time.Time{}
@@ -158,7 +158,7 @@ func (s *Store) decideDispatch(r *row, now time.Time) (until time.Time) {
 // countFree returns how many more deliveries like r its agent may have dispatched: 8 together, or 4 if r is part of a
 // backfill.
 func (s *Store) countFree(r *row) int {
-	most := store.MaxDispatchedPerAgent
+	most := ledger.MaxDispatchedPerAgent
 	if r.Bulk {
 		most /= 2
 	}
@@ -182,7 +182,7 @@ func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 
 // dispatch dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery that is
 // set aside makes room for another one, so a further round is needed.
-func (s *Store) dispatch(agents []erc8004.Agent) (tasks []store.Task) {
+func (s *Store) dispatch(agents []erc8004.Agent) (tasks []ledger.Task) {
 	for again, round := true, 0; again && round < maxRounds; round++ {
 		again = false
 		for i, a := range agents {
@@ -197,7 +197,7 @@ func (s *Store) dispatch(agents []erc8004.Agent) (tasks []store.Task) {
 
 // dispatchRound dispatches the oldest deliveries of the agent's backlog, up to countFree. It sets aside a delivery that
 // may not be called yet, and one that is not the first of its ordering key.
-func (s *Store) dispatchRound(a erc8004.Agent) (tasks []store.Task, aside bool) {
+func (s *Store) dispatchRound(a erc8004.Agent) (tasks []ledger.Task, aside bool) {
 	now, backlog := s.now(), s.listBacklog(a)
 	if len(backlog) == 0 {
 		return nil, false

@@ -7,7 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/jackc/pgx/v5"
 )
@@ -15,9 +15,9 @@ import (
 // latencyMiddles has the middles of the buckets in milliseconds, as an SQL array. The last one is its lower bound.
 const latencyMiddles = `'{5,15,35,75,150,350,750,1500,3500,7500,15000,25000,45000,60000}'::float8[]`
 
-// latencyBuckets is the length of AgentHour.Latency: one bucket for each of store.LatencyBounds, and one for slower
+// latencyBuckets is the length of AgentHour.Latency: one bucket for each of ledger.LatencyBounds, and one for slower
 // calls.
-const latencyBuckets = len(store.LatencyBounds) + 1
+const latencyBuckets = len(ledger.LatencyBounds) + 1
 
 // AgentHour counts the calls of an agent that were recorded in one hour. An attempt counts as a call if it sent a call,
 // completely or partly. It also counts if it failed earlier by the agent's fault, for example because it could not
@@ -27,12 +27,12 @@ type AgentHour struct {
 	Calls    int
 	Failed   int                    // calls that failed by the agent's fault
 	Failures map[outcome.Reason]int // failed calls by reason
-	Latency  []int                  // calls that were sent, by bucket of their duration (store.LatencyBounds)
+	Latency  []int                  // calls that were sent, by bucket of their duration (ledger.LatencyBounds)
 }
 
 // Count adds one recorded attempt, with outcome o, to the counts of h. Only stores that do not count in SQL need it
 // (store/model).
-func (h *AgentHour) Count(o store.Outcome) {
+func (h *AgentHour) Count(o ledger.Outcome) {
 	if !o.IsCall() {
 		return
 	}
@@ -103,10 +103,10 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 	}
 	rank, below, from := q*float64(total), 0.0, 0.0
 	for i, n := range latency {
-		if i == len(store.LatencyBounds) {
+		if i == len(ledger.LatencyBounds) {
 			break
 		}
-		end := float64(store.LatencyBounds[i]) / float64(time.Millisecond)
+		end := float64(ledger.LatencyBounds[i]) / float64(time.Millisecond)
 		if share := rank - below; n > 0 && share <= float64(n) {
 			ms := from + share/float64(n)*(end-from)
 			return &ms

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -137,7 +137,7 @@ func TestAgentStats(t *testing.T) {
 			t.Errorf("since %s: %d hours, %v, want %d", since, len(hours), err, want)
 		}
 		for i, h := range hours {
-			if h.Calls != 20 || h.Failed != 2 || !maps.Equal(h.Failures, map[outcome.Reason]int{"timeout": 2}) || len(h.Latency) != len(store.LatencyBounds)+1 ||
+			if h.Calls != 20 || h.Failed != 2 || !maps.Equal(h.Failures, map[outcome.Reason]int{"timeout": 2}) || len(h.Latency) != len(ledger.LatencyBounds)+1 ||
 				!h.Hour.Equal(now.Add(-time.Duration(want-1-i)*time.Hour)) {
 				t.Errorf("since %s: %+v", since, h)
 			}

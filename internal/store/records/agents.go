@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
@@ -22,21 +22,21 @@ import (
 // RaisedEpoch is the epoch that a failed call set, because the endpoint may have moved (Outcome.Moved). Further
 // failures in that epoch do not raise it again. It is nil after a success.
 type AgentRow struct {
-	ChainID          uint64              `json:"chainId"`
-	IdentityRegistry string              `json:"identityRegistry"`
-	AgentID          string              `json:"agentId"`
-	Epoch            int64               `json:"epoch"`
-	RaisedEpoch      *int64              `json:"raisedEpoch,omitempty"`
-	Enabled          bool                `json:"enabled"`
-	Policy           policy.Policy       `json:"policy"`             // the operator's, for the agent
-	OwnPolicy        policy.Policy       `json:"ownPolicy,omitzero"` // the agent's own
-	Endpoint         string              `json:"endpoint,omitempty"`
-	Registration     *store.Registration `json:"registration,omitempty"` // as it was last resolved; nil: not yet
-	ServerInfo       json.RawMessage     `json:"serverInfo,omitempty"`
-	Protocol         string              `json:"protocol,omitempty"`
-	Tools            json.RawMessage     `json:"tools,omitempty"`
-	State            string              `json:"state"` // StateDisabled, StatePending, …
-	LastOKAt         *time.Time          `json:"lastOkAt,omitempty"`
+	ChainID          uint64               `json:"chainId"`
+	IdentityRegistry string               `json:"identityRegistry"`
+	AgentID          string               `json:"agentId"`
+	Epoch            int64                `json:"epoch"`
+	RaisedEpoch      *int64               `json:"raisedEpoch,omitempty"`
+	Enabled          bool                 `json:"enabled"`
+	Policy           policy.Policy        `json:"policy"`             // the operator's, for the agent
+	OwnPolicy        policy.Policy        `json:"ownPolicy,omitzero"` // the agent's own
+	Endpoint         string               `json:"endpoint,omitempty"`
+	Registration     *ledger.Registration `json:"registration,omitempty"` // as it was last resolved; nil: not yet
+	ServerInfo       json.RawMessage      `json:"serverInfo,omitempty"`
+	Protocol         string               `json:"protocol,omitempty"`
+	Tools            json.RawMessage      `json:"tools,omitempty"`
+	State            string               `json:"state"` // StateDisabled, StatePending, …
+	LastOKAt         *time.Time           `json:"lastOkAt,omitempty"`
 	// when a call was last recorded, with any outcome
 	LastCalledAt *time.Time `json:"lastCalledAt,omitempty"`
 	// first failed call since the last success or enabling
@@ -210,7 +210,7 @@ func (s *Store) AgentRow(ctx context.Context, a erc8004.Agent) (r AgentRow, err 
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
-	return r, postgres.NoRows(err, store.ErrNotFound)
+	return r, postgres.NoRows(err, ledger.ErrNotFound)
 }
 
 // EnableAgent enables or disables an agent, and inserts a row for an unknown one. Disabling moves no delivery: each one
@@ -218,7 +218,7 @@ func (s *Store) AgentRow(ctx context.Context, a erc8004.Agent) (r AgentRow, err 
 // needed. EnableAgent returns the number of released deliveries and the tasks that the caller puts into Redis or
 // removes there. After an error, both describe the committed part, and a second call releases the rest.
 func (s *Store) EnableAgent(ctx context.Context, a erc8004.Agent,
-	enabled bool) (released int, tasks []store.Task, err error) {
+	enabled bool) (released int, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "enable or disable agent %s", a)
 	var reasons []outcome.Reason
 	if enabled {
@@ -245,7 +245,7 @@ func (s *Store) RefreshAgent(ctx context.Context, a erc8004.Agent) (err error) {
 	tag, err := s.db.Conns.Exec(ctx, `UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = store.ErrNotFound
+		err = ledger.ErrNotFound
 	}
 	return err
 }

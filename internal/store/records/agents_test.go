@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -30,14 +30,14 @@ func TestEnableAgent(t *testing.T) {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
-	record(t, s, claim(t, s, other), store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true})
+	record(t, s, claim(t, s, other), ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true})
 	if d := read(t, s, other.ID); d.Status != outcome.Queued { // agent 2 is enabled, so nothing holds it
 		t.Errorf("%+v", d)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'auth_required' WHERE agent_id = 1 AND order_seq = 7`)
 	released, tasks, err := s.EnableAgent(t.Context(), a, true)
-	if released != 1099 || len(toRun(tasks)) != store.MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != store.MaxDispatchedPerAgent {
+	if released != 1099 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
 		t.Errorf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, state(), countDispatched(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 1 {
@@ -66,7 +66,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
 		t.Fatal(err)
 	}
-	r := record(t, s, c, store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
+	r := record(t, s, c, ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
 	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -77,7 +77,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, s, c, store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+	if r := record(t, s, c, ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
 	if d := read(t, s, c.ID); d.Status != outcome.Held || d.Attempts != 0 || len(d.History) != 0 {
@@ -136,7 +136,7 @@ func TestAgents(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"lastOkAt":"`) || !strings.Contains(string(b), `"open":{"held":1,`) || strings.Contains(string(b), "lastError") {
 		t.Errorf("%s, %v", b, err)
 	}
-	if _, err := s.AgentRow(t.Context(), agentNamed("77")); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.AgentRow(t.Context(), agentNamed("77")); !errors.Is(err, ledger.ErrNotFound) {
 		t.Error(err)
 	}
 }
@@ -152,7 +152,7 @@ func TestAudit(t *testing.T) {
 	}
 	heraldtest.Must(t, s.EndAudit(t.Context(), first, 11, "cancelled", ""))
 	heraldtest.Must(t, s.EndAudit(t.Context(), second, 0, "failed", "the database is away"))
-	if err := s.EndAudit(t.Context(), 999, 0, "done", ""); !errors.Is(err, store.ErrNotFound) {
+	if err := s.EndAudit(t.Context(), 999, 0, "done", ""); !errors.Is(err, ledger.ErrNotFound) {
 		t.Error(err)
 	}
 	third, err := s.BeginAudit(t.Context(), records.Audit{Actor: "x", Action: "y"})

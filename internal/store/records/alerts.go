@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
@@ -233,7 +233,7 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 	err = s.db.Conns.QueryRow(ctx, statements.Text("claim_alert"), lease).Scan(&a.ID, &a.Kind, &payload, &a.Attempt,
 		&a.Age)
 	a.Payload = []byte(payload)
-	return a, postgres.NoRows(err, store.ErrNotFound)
+	return a, postgres.NoRows(err, ledger.ErrNotFound)
 }
 
 // EndAlert records that the receiver accepted the alert a, so that it is not posted again.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
@@ -69,7 +69,7 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	for agent := 1; agent <= 5; agent++ {
 		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
 	}
-	agentRef := func(n int) erc8004.Agent { return (&store.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
+	agentRef := func(n int) erc8004.Agent { return (&ledger.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
 	saysNews(t, "at first", look(t, s, everything))
 
 	fails(t, s, 1, "2 minutes", "1 second")
@@ -117,7 +117,7 @@ func TestAlertAfterEnabling(t *testing.T) {
 	acceptOne(t, s, feedbacks(2, 1, 1)[0].Job)
 	enable := func(n int, enabled bool) {
 		t.Helper()
-		_, _, err := s.EnableAgent(t.Context(), (&store.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent(), enabled)
+		_, _, err := s.EnableAgent(t.Context(), (&ledger.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent(), enabled)
 		heraldtest.Must(t, err)
 	}
 	fails(t, s, 1, "121 hours", "1 hour")
@@ -168,7 +168,7 @@ func TestDisablesFailingAgents(t *testing.T) {
 	if want := "1 disabled herald agent disable done every call failed for 120h0m0s or longer (HERALD_DISABLE_AFTER) 8453:1"; row != want {
 		t.Errorf("%s, want %s", row, want)
 	}
-	agent := (&store.Claim{Job: feedbacks(1, 1, 1)[0].Job}).Agent()
+	agent := (&ledger.Claim{Job: feedbacks(1, 1, 1)[0].Job}).Agent()
 	if _, _, err := s.EnableAgent(t.Context(), agent, true); err != nil {
 		t.Fatal(err)
 	}
@@ -185,14 +185,14 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 6)...)
 	_, others := accept(t, s, feedbacks(2, 1, 2)...)
 	tasks = append(tasks, others...)
-	dead := store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true}
-	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
+	dead := ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true}
+	held := ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
 	record(t, s, claim(t, s, tasks[0]), dead)
-	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true})
+	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true})
 	record(t, s, claim(t, s, tasks[2]), held)
 	record(t, s, claim(t, s, tasks[3]), delivered)
 	record(t, s, claim(t, s, tasks[6]), held)
-	rejected := store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}
+	rejected := ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}
 	record(t, s, claim(t, s, tasks[7]), rejected)
 	saysNews(t, "at first", look(t, s, everything), `deliveries.dead 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[server_error:1 timeout:1]"}`,
 		`deliveries.held 1 {"count":1,`, `deliveries.held 2 {"count":1,`)
@@ -225,7 +225,7 @@ func TestReleasedHoldIsNoMishap(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	c := claim(t, s, tasks[0])
 	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored after the claim
-	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
+	held := ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
 	record(t, s, c, held)
 	if d := read(t, s, c.ID); d.Status != outcome.Queued {
 		t.Fatalf("it is %s", d.Status)
@@ -247,7 +247,7 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	if _, err := slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
+	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
 	always := everything
 	always.Pause = 0
 	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
@@ -271,8 +271,8 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	slow, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
-	record(t, s, claim(t, s, tasks[0]), store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
-	record(t, s, claim(t, s, others[0]), store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, tasks[0]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, others[0]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
 	if _, err := slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	fails(t, s, 1, "2 minutes", "1 second")
 	fails(t, s, 2, "121 hours", "1 hour")
 	for _, task := range tasks {
-		record(t, s, claim(t, s, task), store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
+		record(t, s, claim(t, s, task), ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
 	}
 	var wg sync.WaitGroup
 	for range 6 {
@@ -323,7 +323,7 @@ func TestAlertsAreClaimed(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			a, err := s.ClaimAlert(ctx, time.Minute)
-			if errors.Is(err, store.ErrNotFound) {
+			if errors.Is(err, ledger.ErrNotFound) {
 				return
 			}
 			if err != nil || a.Attempt != 1 || string(a.Payload) != `{"b": 1,  "a": 2}` {
@@ -351,7 +351,7 @@ func TestAlertsAreClaimed(t *testing.T) {
 		t.Error("what an older attempt came to was noted over the one under way")
 	}
 	heraldtest.Must(t, s.PostponeAlert(ctx, again, nil, "given up"))
-	if _, err := s.ClaimAlert(ctx, time.Minute); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.ClaimAlert(ctx, time.Minute); !errors.Is(err, ledger.ErrNotFound) {
 		t.Error(err)
 	}
 	exec(t, s, `UPDATE herald.alerts SET next_attempt_at = next_attempt_at - interval '1 hour'`)

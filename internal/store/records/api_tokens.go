@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
@@ -59,5 +59,5 @@ func (s *Store) RevokeAPIToken(ctx context.Context, id string) (err error) {
 	defer end()
 	err = s.db.Conns.QueryRow(ctx, `UPDATE herald.api_tokens SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL
 		RETURNING id`, id).Scan(&id)
-	return postgres.NoRows(err, store.ErrNotFound)
+	return postgres.NoRows(err, ledger.ErrNotFound)
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -34,7 +34,7 @@ func TestAPITokens(t *testing.T) {
 	if use("t1"); first == nil || !lastUse().Equal(*first) {
 		t.Errorf("noted at %s, and again", first)
 	}
-	for _, want := range []error{nil, store.ErrNotFound} {
+	for _, want := range []error{nil, ledger.ErrNotFound} {
 		if err := s.RevokeAPIToken(ctx, "t1"); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}

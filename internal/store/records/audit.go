@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
@@ -51,7 +51,7 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 		SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
 		id, moved, storable.Text(state, storable.MaxName),
 		storable.OrNull(storable.Text(note, storable.MaxError))).Scan(&id)
-	return postgres.NoRows(err, store.ErrNotFound)
+	return postgres.NoRows(err, ledger.ErrNotFound)
 }
 
 // Audits lists audits, newest first. If before is positive, it lists only audits with a lower id. It returns at most

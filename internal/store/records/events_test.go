@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -60,13 +60,13 @@ func TestEventsOfCommittedStates(t *testing.T) {
 	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
 	job := feedback(1, 1)
 	job.TransactionHash = common.Hash{1}
-	_, tasks := accept(t, s, store.Intake{Job: job})
+	_, tasks := accept(t, s, ledger.Intake{Job: job})
 	c := claim(t, s, tasks[0])
 	job.TransactionHash = common.Hash{2}
-	accept(t, s, store.Intake{Job: job})
+	accept(t, s, ledger.Intake{Job: job})
 	start, err := s.LastEvent(t.Context())
 	heraldtest.Must(t, err)
-	if rec, err := s.Record(t.Context(), c, store.Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
+	if rec, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	var got []records.DeliveryEvent

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/google/uuid"
@@ -49,7 +50,7 @@ type Filter struct {
 
 // Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
 // the Seq of the last delivery.
-func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery, err error) {
+func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Delivery, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list deliveries")
 	defer end()
 	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
@@ -124,10 +125,10 @@ func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, e
 
 // newest returns the deliveries with the highest Seq, at most limit. A delivery that changed its status between two
 // statements can be in the list twice; newest returns it once, as the later statement read it.
-func newest(list []store.Delivery, limit int) []store.Delivery {
+func newest(list []ledger.Delivery, limit int) []ledger.Delivery {
 	slices.Reverse(list)
-	slices.SortStableFunc(list, func(a, b store.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
-	list = slices.CompactFunc(list, func(a, b store.Delivery) bool { return a.Seq == b.Seq })
+	slices.SortStableFunc(list, func(a, b ledger.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	list = slices.CompactFunc(list, func(a, b ledger.Delivery) bool { return a.Seq == b.Seq })
 	return list[:min(len(list), limit)]
 }
 
@@ -366,12 +367,12 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 // Blocker returns the delivery for which the delivery with this id waits (behind_earlier). Among the other open
 // deliveries of the ordering key, this is the one that has the turn, else the one with the lowest index. If there is no
 // such delivery, Blocker returns ErrNotFound.
-func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d store.Delivery, err error) {
+func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d ledger.Delivery, err error) {
 	ctx, cancel := s.db.WithDeadline(ctx)
 	defer cancel()
 	var blocker uuid.UUID
 	if err := s.db.Conns.QueryRow(ctx, statements.Text("blocker"), id).Scan(&blocker); err != nil {
-		return d, fmt.Errorf("find the delivery that %s waits behind: %w", id, postgres.NoRows(err, store.ErrNotFound))
+		return d, fmt.Errorf("find the delivery that %s waits behind: %w", id, postgres.NoRows(err, ledger.ErrNotFound))
 	}
 	return s.ledger.Delivery(ctx, blocker)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -114,7 +114,7 @@ func TestListPlans(t *testing.T) {
 		"the depth":        func() error { _, err := s.Depth(t.Context()); return err },
 		"what is stuck":    func() error { _, err := s.ListStuck(t.Context()); return err },
 		"a blocker": func() error {
-			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, store.ErrNotFound) {
+			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 				return err
 			}
 			return nil

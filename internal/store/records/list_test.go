@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -98,10 +98,10 @@ func TestFilter(t *testing.T) {
 // TestNewest: a delivery that ended between the two statements of a list is in the list once, as ended.
 func TestNewest(t *testing.T) {
 	t.Parallel()
-	open := []store.Delivery{{Seq: 4, Status: outcome.Waiting}, {Seq: 2, Status: outcome.Queued}}
-	ended := []store.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}}
+	open := []ledger.Delivery{{Seq: 4, Status: outcome.Waiting}, {Seq: 2, Status: outcome.Queued}}
+	ended := []ledger.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}}
 	got := records.Newest(append(open, ended...), 2)
-	heraldtest.Equal(t, "deliveries", got, []store.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}})
+	heraldtest.Equal(t, "deliveries", got, []ledger.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}})
 }
 
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
@@ -110,7 +110,7 @@ func TestFileDisagrees(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	task := acceptOne(t, s, feedback(1, 1))
-	again := store.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
+	again := ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
 	many := make([]string, 100)
 	for i := range many {
 		many[i] = strings.Repeat("\x00", 1000)
@@ -132,7 +132,7 @@ func TestFileDisagrees(t *testing.T) {
 		o.FileVerification, o.FileDisagrees = step.verification, step.disagrees
 		b, err := json.Marshal(o) // the encoding in Redis
 		if err == nil {
-			o = store.Outcome{}
+			o = ledger.Outcome{}
 			err = json.Unmarshal(b, &o)
 		}
 		heraldtest.Must(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
@@ -60,8 +61,8 @@ func feedback(agent, index int) job.Job {
 		Tag1: "uptime", BlockNumber: 1000, Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true}}
 }
 
-func feedbacks(agent, from, n int) []store.Intake {
-	in := make([]store.Intake, n)
+func feedbacks(agent, from, n int) []ledger.Intake {
+	in := make([]ledger.Intake, n)
 	for i := range in {
 		in[i].Job = feedback(agent, from+i)
 	}
@@ -72,7 +73,7 @@ func agentNamed(id string) erc8004.Agent {
 	return erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
 }
 
-func accept(t testing.TB, s storetest.Postgres, in ...store.Intake) ([]store.Acceptance, []store.Task) {
+func accept(t testing.TB, s storetest.Postgres, in ...ledger.Intake) ([]ledger.Acceptance, []ledger.Task) {
 	t.Helper()
 	out, tasks, err := s.Accept(t.Context(), in)
 	heraldtest.Must(t, err)
@@ -80,16 +81,16 @@ func accept(t testing.TB, s storetest.Postgres, in ...store.Intake) ([]store.Acc
 }
 
 // acceptOne accepts one job and returns its task.
-func acceptOne(t testing.TB, s storetest.Postgres, j job.Job) store.Task {
+func acceptOne(t testing.TB, s storetest.Postgres, j job.Job) ledger.Task {
 	t.Helper()
-	out, tasks := accept(t, s, store.Intake{Job: j})
-	if out[0].Verdict != store.Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
+	out, tasks := accept(t, s, ledger.Intake{Job: j})
+	if out[0].Verdict != ledger.Accepted || len(tasks) != 1 || tasks[0].ID != out[0].ID {
 		t.Fatalf("accepted %+v, dispatched %+v", out, tasks)
 	}
 	return tasks[0]
 }
 
-func claim(t testing.TB, s storetest.Postgres, task store.Task) *store.Claim {
+func claim(t testing.TB, s storetest.Postgres, task ledger.Task) *ledger.Claim {
 	t.Helper()
 	c, err := s.Claim(t.Context(), task.ID, task.N, lease)
 	if err != nil || c == nil {
@@ -99,18 +100,18 @@ func claim(t testing.TB, s storetest.Postgres, task store.Task) *store.Claim {
 }
 
 // toRun returns tasks without the ended ones.
-func toRun(tasks []store.Task) []store.Task {
-	return slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })
+func toRun(tasks []ledger.Task) []ledger.Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t ledger.Task) bool { return t.Ended })
 }
 
-func record(t testing.TB, s storetest.Postgres, c *store.Claim, o store.Outcome) store.Recorded {
+func record(t testing.TB, s storetest.Postgres, c *ledger.Claim, o ledger.Outcome) ledger.Recorded {
 	t.Helper()
 	r, err := s.Record(t.Context(), c, o)
 	heraldtest.Must(t, err)
 	return r
 }
 
-func read(t testing.TB, s storetest.Postgres, id uuid.UUID) store.Delivery {
+func read(t testing.TB, s storetest.Postgres, id uuid.UUID) ledger.Delivery {
 	t.Helper()
 	d, err := s.Delivery(t.Context(), id)
 	heraldtest.Must(t, err)
@@ -143,16 +144,16 @@ func countDispatched(t testing.TB, s storetest.Postgres) int {
 		WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`)
 }
 
-var delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // waiting returns an outcome that waits d with a task.
-func waiting(d time.Duration) store.Outcome {
-	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+func waiting(d time.Duration) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
 // ending returns an outcome that leaves the delivery with the given status.
-func ending(status outcome.Status, why outcome.Reason) store.Outcome {
-	return store.Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
+func ending(status outcome.Status, why outcome.Reason) ledger.Outcome {
+	return ledger.Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 
 func execScript(t testing.TB, s storetest.Postgres, sql string) []*pgconn.Result {
@@ -215,21 +216,21 @@ func TestNoPassword(t *testing.T) {
 				t.Errorf("%s carries the connection's configuration", what)
 			}
 		}
-		ledger, err := store.Open(postgres.Config{URL: secret.New(url), ConnectTimeout: time.Second})
+		st, err := store.Open(postgres.Config{URL: secret.New(url), ConnectTimeout: time.Second})
 		if err != nil {
 			look("Open", err)
 		} else {
-			s := storetest.JoinRecords(ledger)
+			s := storetest.JoinRecords(st)
 			look("Ping", s.Ping(ctx))
 			_, err = s.Claim(ctx, id, 1, lease)
 			look("Claim", err)
-			_, err = s.Record(ctx, &store.Claim{}, delivered)
+			_, err = s.Record(ctx, &ledger.Claim{}, delivered)
 			look("Record", err)
 			_, _, err = s.Accept(ctx, feedbacks(1, 1, 1))
 			look("Accept", err)
 			_, err = s.Lead(ctx, nil)
 			look("Lead", err)
-			_, err = s.Adopt(ctx, &store.Claim{}, store.SpooledOutcome{Outcome: delivered})
+			_, err = s.Adopt(ctx, &ledger.Claim{}, ledger.SpooledOutcome{Outcome: delivered})
 			look("Adopt", err)
 			_, _, _, err = s.Replay(ctx, []uuid.UUID{id}, false)
 			look("Replay", err)

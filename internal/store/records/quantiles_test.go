@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -20,18 +20,18 @@ func TestQuantiles(t *testing.T) {
 		took := make([]time.Duration, 1+rand.IntN(50))
 		for i := range took {
 			took[i] = time.Duration(1 + rand.Int64N(int64(1)<<rand.IntN(38)))
-			h.Count(store.Outcome{Status: outcome.Delivered, Called: true, CallTook: took[i]})
+			h.Count(ledger.Outcome{Status: outcome.Delivered, Called: true, CallTook: took[i]})
 		}
 		slices.Sort(took)
 		for _, q := range []float64{0.5, 0.95, 1} {
 			exact := took[int(math.Ceil(q*float64(len(took))))-1]
-			bucket, _ := slices.BinarySearch(store.LatencyBounds[:], exact)
+			bucket, _ := slices.BinarySearch(ledger.LatencyBounds[:], exact)
 			from, to := 0.0, 60000.0
 			if bucket > 0 {
-				from = float64(store.LatencyBounds[bucket-1].Milliseconds())
+				from = float64(ledger.LatencyBounds[bucket-1].Milliseconds())
 			}
-			if bucket < len(store.LatencyBounds) {
-				to = float64(store.LatencyBounds[bucket].Milliseconds())
+			if bucket < len(ledger.LatencyBounds) {
+				to = float64(ledger.LatencyBounds[bucket].Milliseconds())
 			}
 			if got := interpolateQuantile(h.Latency, q); got == nil || *got < from || *got > to {
 				t.Fatalf("the quantile %g of %v is %s, and %v was read from %v", q, took, exact, *got, h.Latency)

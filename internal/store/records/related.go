@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -31,7 +32,7 @@ func FeedbackKey(key string) string {
 // Related lists the deliveries that belong to the same feedback as the delivery with this id and key (the feedback, its
 // revocation, its retraction from the block blockHash, and responses that were accepted soon after it), and the
 // deliveries of the same client around it, newest first.
-func (s *Store) Related(ctx context.Context, id uuid.UUID, key, blockHash string) (list []store.Delivery, err error) {
+func (s *Store) Related(ctx context.Context, id uuid.UUID, key, blockHash string) (list []ledger.Delivery, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list what relates to delivery %s", id)
 	defer end()
 	feedback := FeedbackKey(key)

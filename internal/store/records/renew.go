@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -53,9 +53,9 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 		QueryRow(func(row pgx.Row) error {
 			return row.Scan(append(r.Token.scanColumns(), &access.Ciphertext, &access.ExpiresAt)...)
 		})
-	err = postgres.NoRows(s.db.Conns.SendBatch(ctx, b).Close(), store.ErrNotFound)
+	err = postgres.NoRows(s.db.Conns.SendBatch(ctx, b).Close(), ledger.ErrNotFound)
 	if isForeignKeyViolation(err) {
-		err = store.ErrNotFound
+		err = ledger.ErrNotFound
 	}
 	if err != nil {
 		return Renewal{}, err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
@@ -158,7 +158,7 @@ func TestCredentialReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	late(next)
-	if _, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute); !errors.Is(err, ledger.ErrNotFound) {
 		t.Error(err)
 	}
 	login := oauthFor(t, k, agentNamed("1"), "login")

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -16,10 +16,10 @@ func TestSealedHints(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
-	own, second := store.Intake{Job: feedback(42, 1)}, store.Intake{Job: feedback(42, 1)}
+	own, second := ledger.Intake{Job: feedback(42, 1)}, ledger.Intake{Job: feedback(42, 1)}
 	own.Job.TransactionHash, second.Job.TransactionHash = common.Hash{1}, common.Hash{2}
 	own.SealedHeaders, second.SealedHeaders = []byte("own"), []byte("second")
-	own.Source = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+	own.Source = ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}
 	second.Source = own.Source
 	second.Job.IdentityRegistry = common.HexToAddress("0xaa")
 	second.Job.Action.ResolveEndpoint, second.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}

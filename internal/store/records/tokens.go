@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
@@ -101,7 +101,7 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 // and deletes the access token of the replaced credential. It returns the number of released deliveries and the tasks
 // that the caller puts into Redis or removes there. After an error, both describe the committed part, and a second call
 // continues.
-func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []store.Task, err error) {
+func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []ledger.Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
 	case !ok || t.Origin == "" || t.Header == "":
@@ -127,14 +127,14 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []st
 // RemoveToken deletes the token of an agent for an origin. Like SetToken, it raises the epoch and releases deliveries.
 // It returns ErrNotFound if no such token is stored.
 func (s *Store) RemoveToken(ctx context.Context, a erc8004.Agent,
-	origin netguard.CredentialOrigin) (released int, tasks []store.Task, err error) {
+	origin netguard.CredentialOrigin) (released int, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "remove the token of agent %s for %s", a, origin)
 	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
 		if err == nil && tag.RowsAffected() == 0 {
-			err = store.ErrNotFound
+			err = ledger.ErrNotFound
 		}
 		return err
 	})
@@ -148,14 +148,14 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	err = s.db.Conns.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
 		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
-	return pinned, postgres.NoRows(err, store.ErrNotFound)
+	return pinned, postgres.NoRows(err, ledger.ErrNotFound)
 }
 
 // changeTokens changes an agent's tokens by calling change, raises the agent's epoch, and releases the deliveries that
 // were held for a missing credential (auth_required). One transaction does this. If many deliveries were held, later
 // transactions release the rest (ReleaseAfter). The results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a erc8004.Agent,
-	change func(context.Context, pgx.Tx) error) (released int, tasks []store.Task, err error) {
+	change func(context.Context, pgx.Tx) error) (released int, tasks []ledger.Task, err error) {
 	reasons := []outcome.Reason{outcome.AuthRequired}
 	return s.ledger.ReleaseAfter(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -34,7 +34,7 @@ func sealedFor(t testing.TB, k *secret.Keyset, a erc8004.Agent, origin netguard.
 	return token
 }
 
-var authHeld = store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
+var authHeld = ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
 
 // TestSetToken: a stored token releases, in order, only the deliveries that were held because it was missing, and
 // raises the epoch.
@@ -57,7 +57,7 @@ func TestSetToken(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'held_unknown' WHERE agent_id = 1 AND order_seq = 7`)
 	exec(t, s, `UPDATE herald.agents SET state = 'needs_auth'`)
 	released, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "two"))
-	if released != 1099 || len(toRun(tasks)) != store.MaxDispatchedPerAgent || len(tasks) != store.MaxDispatchedPerAgent+released || err != nil || row() != "2 pending" || countDispatched(t, s) != store.MaxDispatchedPerAgent {
+	if released != 1099 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent || len(tasks) != ledger.MaxDispatchedPerAgent+released || err != nil || row() != "2 pending" || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
 		t.Fatalf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, row(), countDispatched(t, s))
 	}
 	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for another reason
@@ -81,7 +81,7 @@ func TestSetToken(t *testing.T) {
 	if n, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); n != 0 || err != nil || row() != "3 pending" {
 		t.Error(n, err, row())
 	}
-	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, store.ErrNotFound) || row() != "3 pending" {
+	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, ledger.ErrNotFound) || row() != "3 pending" {
 		t.Error(err, row())
 	}
 	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), outcome.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
@@ -103,7 +103,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := record(t, s, c, authHeld)
-	if len(r.Next) != 2 || r.Next[0].ID != c.ID || r.Next[1] != (store.Task{ID: c.ID, N: c.N, Ended: true}) {
+	if len(r.Next) != 2 || r.Next[0].ID != c.ID || r.Next[1] != (ledger.Task{ID: c.ID, N: c.N, Ended: true}) {
 		t.Fatalf("%+v", r)
 	}
 	// If it was called with the present token, it is held.
@@ -127,7 +127,7 @@ func TestLostClaimReleasesNothing(t *testing.T) {
 	record(t, s, held, authHeld)
 	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // as SetToken does, which would release the held one
 	exec(t, s, `UPDATE herald.work SET claim_no = nextval('herald.claim_no') WHERE id = $1`, lost.ID)
-	if r, err := s.Record(t.Context(), lost, authHeld); !errors.Is(err, store.ErrFenced) || read(t, s, held.ID).Status != outcome.Held {
+	if r, err := s.Record(t.Context(), lost, authHeld); !errors.Is(err, ledger.ErrFenced) || read(t, s, held.ID).Status != outcome.Held {
 		t.Errorf("%+v, %v; the other one is %s", r, err, read(t, s, held.ID).Status)
 	}
 	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 1 || len(tasks) != 2 || err != nil {
@@ -230,7 +230,7 @@ func TestTokenPath(t *testing.T) {
 			t.Errorf("%+v, %v", list, err)
 		}
 	}
-	if _, err := s.PinTokenPath(t.Context(), token, "/"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.PinTokenPath(t.Context(), token, "/"); !errors.Is(err, ledger.ErrNotFound) {
 		t.Error(err)
 	}
 	for _, path := range []string{"", "/a", "", "/"} {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -29,19 +29,19 @@ func TestAgentChanges(t *testing.T) {
 		}
 		return got
 	}
-	updated := func(agent int, change store.AgentChange) store.Intake {
+	updated := func(agent int, change ledger.AgentChange) ledger.Intake {
 		j, index := feedback(agent, 0), uint(3)
 		j.BlockNumber, j.TransactionHash, j.LogIndex = 77, common.Hash{0xff}, &index
 		j.Kind = job.KindAgentUpdated
-		return store.Intake{Job: j, AgentChange: change}
+		return ledger.Intake{Job: j, AgentChange: change}
 	}
 	huge := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
-	out, _ := accept(t, s, updated(6, store.AgentChange{LastID: huge}), updated(6, store.AgentChange{LastID: big.NewInt(6)}))
-	if got := epochs(); len(got) != 3 || got[0] != 0 || got[1] != 2 || got[2] != 1 || out[0].Verdict != store.Refreshed {
+	out, _ := accept(t, s, updated(6, ledger.AgentChange{LastID: huge}), updated(6, ledger.AgentChange{LastID: big.NewInt(6)}))
+	if got := epochs(); len(got) != 3 || got[0] != 0 || got[1] != 2 || got[2] != 1 || out[0].Verdict != ledger.Refreshed {
 		t.Errorf("epochs of 5, 6 and 900: %v, %+v", got, out)
 	}
 
-	given := store.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}
+	given := ledger.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}
 	accept(t, s, updated(5, given))
 	again := updated(5, given)
 	again.Job.BlockNumber, again.Job.Timestamp = 78, 780

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -60,7 +60,7 @@ func (s *Store) Workers(ctx context.Context) (list []Worker, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list the running workers")
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT id, host, key_ids, seals_with FROM herald.workers
-		WHERE seen_at > now() - make_interval(secs => $1) ORDER BY host, id`, store.WorkerGone.Seconds())
+		WHERE seen_at > now() - make_interval(secs => $1) ORDER BY host, id`, ledger.WorkerGone.Seconds())
 	var keys []int64
 	var seals int64
 	var w Worker

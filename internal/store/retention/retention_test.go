@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -33,22 +34,22 @@ func newStore(t *testing.T) *store.Store {
 
 func feedback(agent, index int) job.Job { return storetest.Feedback(agent, index) }
 
-func feedbacks(agent, from, n int) []store.Intake {
-	in := make([]store.Intake, n)
+func feedbacks(agent, from, n int) []ledger.Intake {
+	in := make([]ledger.Intake, n)
 	for i := range in {
 		in[i].Job = feedback(agent, from+i)
 	}
 	return in
 }
 
-func accept(t *testing.T, s *store.Store, in ...store.Intake) ([]store.Acceptance, []store.Task) {
+func accept(t *testing.T, s *store.Store, in ...ledger.Intake) ([]ledger.Acceptance, []ledger.Task) {
 	t.Helper()
 	out, tasks, err := s.Accept(t.Context(), in)
 	heraldtest.Must(t, err)
 	return out, tasks
 }
 
-func claim(t *testing.T, s *store.Store, task store.Task) *store.Claim {
+func claim(t *testing.T, s *store.Store, task ledger.Task) *ledger.Claim {
 	t.Helper()
 	c, err := s.Claim(t.Context(), task.ID, task.N, 2*time.Minute)
 	if err != nil || c == nil {
@@ -57,13 +58,13 @@ func claim(t *testing.T, s *store.Store, task store.Task) *store.Claim {
 	return c
 }
 
-func record(t *testing.T, s *store.Store, c *store.Claim, o store.Outcome) {
+func record(t *testing.T, s *store.Store, c *ledger.Claim, o ledger.Outcome) {
 	t.Helper()
 	_, err := s.Record(t.Context(), c, o)
 	heraldtest.Must(t, err)
 }
 
-func read(t *testing.T, s *store.Store, id uuid.UUID) store.Delivery {
+func read(t *testing.T, s *store.Store, id uuid.UUID) ledger.Delivery {
 	t.Helper()
 	d, err := s.Delivery(t.Context(), id)
 	heraldtest.Must(t, err)
@@ -90,14 +91,14 @@ func value[T any](t *testing.T, s *store.Store, sql string, args ...any) T {
 }
 
 var (
-	delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
-	held      = store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Called: true,
+	delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
+	held      = ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Called: true,
 		Error: "because", Delay: time.Hour}
 )
 
 // waiting returns an outcome that waits d with a task.
-func waiting(d time.Duration) store.Outcome {
-	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true,
+func waiting(d time.Duration) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true,
 		Stage: "call", Error: "it said 503"}
 }
 
@@ -116,7 +117,7 @@ func TestRetain(t *testing.T) {
 	running := claim(t, s, tasks[5])
 	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
-	old, _ := accept(t, s, store.Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
+	old, _ := accept(t, s, ledger.Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
 	left := func() int {
 		t.Helper()
@@ -135,7 +136,7 @@ func TestRetain(t *testing.T) {
 		}
 	}
 	// Known jobs stay known, and a running delivery's outcome is recorded.
-	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != store.Known || out[0].Status != outcome.Delivered {
+	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != ledger.Known || out[0].Status != outcome.Delivered {
 		t.Errorf("%+v", out)
 	}
 	record(t, s, running, delivered)

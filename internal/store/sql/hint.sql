@@ -1,4 +1,4 @@
--- hint: add a hint (store.Hint) to a delivery, which the transaction has locked.
+-- hint: add a hint (ledger.Hint) to a delivery, which the transaction has locked.
 --
 -- @delivery_id, @rank, @job jsonb, @sealed_headers or null, @source, @trust, @refuted
 -- @review  true: also schedule a review, in which a worker reads the event again, unless one is scheduled

@@ -3,7 +3,7 @@
 --
 -- The newest hint gets a higher rank and the present time, as if it had arrived again. So another review follows one
 -- that is being made (store.EndReview), and the result of a node that lags does not end the review
--- (store.Review.Recent). If the delivery has no hint, its own job becomes one.
+-- (ledger.Review.Recent). If the delivery has no hint, its own job becomes one.
 --
 -- $1 id of the delivery
 INSERT INTO herald.hints AS n (delivery_id, rank, job, secret_headers, source, trust, review_at)

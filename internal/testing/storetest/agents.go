@@ -9,15 +9,15 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
-// the servers file (store.Outcome.Elsewhere).
-func disabled(elsewhere bool) store.Outcome {
-	return store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
+// the servers file (ledger.Outcome.Elsewhere).
+func disabled(elsewhere bool) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
 }
 
 // TestReleaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
@@ -36,7 +36,7 @@ func (s *suite) TestReleaseOfEnabled() {
 	r := s.agentRow(1)
 	s.expect(r.State == records.StateDisabled && r.Enabled, "%+v", r)
 
-	release := func(want int, except ...int) []store.Task {
+	release := func(want int, except ...int) []ledger.Task {
 		s.Helper()
 		n, tasks, err := s.ReleaseEnabled(s.Context(), func(a erc8004.Agent) bool {
 			return slices.ContainsFunc(except, func(agent int) bool { return a == Agent(agent) })
@@ -75,21 +75,21 @@ func (s *suite) TestAgentStates() {
 	task := s.takeOne(1)
 	r := s.agentRow(1)
 	s.expect(r.State == records.StatePending, "before anything is tried: %+v", r)
-	again := func(o store.Outcome) store.Outcome {
+	again := func(o ledger.Outcome) ledger.Outcome {
 		o.Status, o.Delay, o.Task, o.Stage = outcome.Waiting, time.Minute, true, "call"
 		return o
 	}
 	for i, tt := range []struct {
-		o    store.Outcome
+		o    ledger.Outcome
 		want string
 	}{
-		{again(store.Outcome{Reason: "chain_unavailable"}), records.StatePending}, // the agent was not called
-		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), records.StateFailed},
-		{again(store.Outcome{Reason: "throttled", Free: true}), records.StateFailed},
-		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), records.StateNeedsAuth},
-		{again(store.Outcome{Reason: "auth_failed"}), records.StateNeedsAuth}, // failed with a job's own headers
-		{again(store.Outcome{Reason: "agent_disabled", Free: true}), records.StateDisabled},
-		{again(store.Outcome{Reason: "throttled", Free: true}), records.StatePending}, // enabled again
+		{again(ledger.Outcome{Reason: "chain_unavailable"}), records.StatePending}, // the agent was not called
+		{again(ledger.Outcome{Reason: "server_error", AgentError: "it said 503"}), records.StateFailed},
+		{again(ledger.Outcome{Reason: "throttled", Free: true}), records.StateFailed},
+		{again(ledger.Outcome{Reason: "auth_required", AgentError: "it said 401"}), records.StateNeedsAuth},
+		{again(ledger.Outcome{Reason: "auth_failed"}), records.StateNeedsAuth}, // failed with a job's own headers
+		{again(ledger.Outcome{Reason: "agent_disabled", Free: true}), records.StateDisabled},
+		{again(ledger.Outcome{Reason: "throttled", Free: true}), records.StatePending}, // enabled again
 		{delivered, records.StateConnected},
 	} {
 		r := s.record(s.claim(task), tt.o)
@@ -114,14 +114,14 @@ func (s *suite) TestAgentStates() {
 func (s *suite) RecordsEndpointOfJob() {
 	s.record(s.claim(s.takeOne(1)), delivered)
 	healthy := s.agentRow(1)
-	failing := store.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
+	failing := ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
 		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
-		Tools: store.ToolList([]store.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
+		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
 	succeeding := failing
 	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = outcome.Delivered, "", true, ""
 	refused := failing
 	refused.Status, refused.Reason = outcome.Held, "auth_required"
-	for i, o := range []store.Outcome{failing, succeeding, refused} {
+	for i, o := range []ledger.Outcome{failing, succeeding, refused} {
 		s.record(s.claimNew(i+2), o)
 		got := s.agentRow(1)
 		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
@@ -137,22 +137,22 @@ func (s *suite) RecordsLearned() {
 	o := delivered
 	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
 	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
-	o.Tools = store.ToolList([]store.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
-	o.Registration = &store.Registration{Name: "Ann", Document: "ipfs://a", Source: "cid", From: "services[0]", Binding: "domain"}
+	o.Tools = ledger.ToolList([]ledger.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
+	o.Registration = &ledger.Registration{Name: "Ann", Document: "ipfs://a", Source: "cid", From: "services[0]", Binding: "domain"}
 	found := *o.Registration
 	tasks := s.take(1, 3)
-	succeeded := func(c *store.Claim, want bool) *store.Claim {
+	succeeded := func(c *ledger.Claim, want bool) *ledger.Claim {
 		s.expect(c.Succeeded == want, "task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded,
 			want)
 		return c
 	}
 	s.record(succeeded(s.claim(tasks[0]), false), o)
 	s.record(succeeded(s.claim(tasks[1]), true), delivered)
-	s.Advance(store.RecentSuccess)
+	s.Advance(ledger.RecentSuccess)
 	s.knows(1, records.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: records.StateConnected})
 	old := o.ServerInfo
 	o = delivered
-	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
+	o.Protocol, o.Tools = "2026-07-28", ledger.ToolList(nil)
 	s.record(succeeded(s.claim(tasks[2]), false), o)
 	s.knows(1, records.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: records.StateConnected})
 	r := s.agentRow(1)
@@ -163,9 +163,9 @@ func (s *suite) RecordsLearned() {
 // agent's state.
 func (s *suite) RecordsLearnedWithoutDelivery() {
 	_, err := s.AgentRow(s.Context(), Agent(1))
-	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
+	s.expect(errors.Is(err, ledger.ErrNotFound), "%v", err)
 	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
-		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
+		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
 	s.must(s.observe(1, first)) // inserts the agent
 	s.knows(1, first)
 	r := s.agentRow(1)
@@ -181,7 +181,7 @@ func (s *suite) RecordsLearnedWithoutDelivery() {
 	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
 	s.knows(1, first)
 	// The servers file disabled this agent when its delivery was held, and does not disable it now.
-	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	s.record(s.claim(s.take(2, 1)[0]), ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
 	s.must(s.observe(2, records.AgentObservation{State: records.StateConnected}))
 	r = s.agentRow(2)
 	s.expect(r.State == records.StateConnected, "enabled, found connected, and %s", r.State)

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -29,16 +29,16 @@ func (s *suite) hours(agent, last int) records.CallSummary {
 // RecordsCallsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
 // failed by the agent's fault.
 func (s *suite) RecordsCallsAreCounted() {
-	took := func(o store.Outcome, d time.Duration) store.Outcome {
+	took := func(o ledger.Outcome, d time.Duration) ledger.Outcome {
 		o.CallTook = d
 		return o
 	}
-	blamed := func(why outcome.Reason, called bool) store.Outcome {
-		return store.Outcome{Status: outcome.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
+	blamed := func(why outcome.Reason, called bool) ledger.Outcome {
+		return ledger.Outcome{Status: outcome.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
 	}
 	got := s.hours(1, 100)
 	s.expect(got.Calls == 0 && got.P50Ms == nil, "of nobody: %+v", got)
-	for i, o := range []store.Outcome{
+	for i, o := range []ledger.Outcome{
 		took(delivered, 40*time.Millisecond),
 		took(delivered, 50*time.Millisecond),
 		delivered,                                        // without a duration, as from an older version
@@ -109,7 +109,7 @@ func (s *suite) TestFailingSince() {
 	fail := failed(time.Hour)
 	fail.AgentError = "it said 503"
 	n := 0
-	does := func(o store.Outcome) *time.Time {
+	does := func(o ledger.Outcome) *time.Time {
 		s.Helper()
 		s.record(s.claimNew(n+1), o)
 		n++

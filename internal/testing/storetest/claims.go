@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -21,19 +21,19 @@ func (s *suite) TestAccept() {
 	j := Feedback(1, 1)
 	other := Feedback(1, 1)
 	other.Tag1 = "something else"
-	refused := store.Intake{Job: Feedback(1, 2), Refused: "no good", Received: json.RawMessage(`{"received": {"text": "{"}}`)}
+	refused := ledger.Intake{Job: Feedback(1, 2), Refused: "no good", Received: json.RawMessage(`{"received": {"text": "{"}}`)}
 	for i, tt := range []struct {
-		in      store.Intake
-		verdict store.Verdict
+		in      ledger.Intake
+		verdict ledger.Verdict
 		status  outcome.Status
 		field   string
 		tasks   int
 	}{
-		{store.Intake{Job: j}, store.Accepted, outcome.Queued, "", 1},
-		{store.Intake{Job: j}, store.Known, outcome.Queued, "", 0},
-		{store.Intake{Job: other}, store.Conflict, outcome.Queued, "tag1", 0},
-		{refused, store.Accepted, outcome.Rejected, "", 0},
-		{refused, store.Known, outcome.Rejected, "", 0},
+		{ledger.Intake{Job: j}, ledger.Accepted, outcome.Queued, "", 1},
+		{ledger.Intake{Job: j}, ledger.Known, outcome.Queued, "", 0},
+		{ledger.Intake{Job: other}, ledger.Conflict, outcome.Queued, "tag1", 0},
+		{refused, ledger.Accepted, outcome.Rejected, "", 0},
+		{refused, ledger.Known, outcome.Rejected, "", 0},
 	} {
 		a, tasks := s.send(tt.in)
 		s.expect(a.Verdict == tt.verdict && a.Status == tt.status && a.Field == tt.field && a.ID == tt.in.Job.ID() &&
@@ -46,9 +46,9 @@ func (s *suite) TestAccept() {
 	d = s.read(j.ID())
 	s.expect(d.Dispatch == 1 && d.Key == j.Key(), "%+v", d)
 	_, err := s.DeliveryByKey(s.Context(), "nobody's")
-	s.expect(errors.Is(err, store.ErrNotFound), "a key that nobody holds: %v", err)
+	s.expect(errors.Is(err, ledger.ErrNotFound), "a key that nobody holds: %v", err)
 	_, err = s.Delivery(s.Context(), uuid.New())
-	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
+	s.expect(errors.Is(err, ledger.ErrNotFound), "%v", err)
 }
 
 // TestKeepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
@@ -58,13 +58,13 @@ func (s *suite) TestKeepsTraces() {
 		{caller, caller}, {"", ""},
 	} {
 		j := Feedback(1+i, 1)
-		_, tasks := s.send(store.Intake{Job: j, Traceparent: tt.brought})
-		again, _ := s.send(store.Intake{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)})
-		s.expect(again.Verdict == store.Known, "a traceparent makes a known job %s", again.Verdict)
+		_, tasks := s.send(ledger.Intake{Job: j, Traceparent: tt.brought})
+		again, _ := s.send(ledger.Intake{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)})
+		s.expect(again.Verdict == ledger.Known, "a traceparent makes a known job %s", again.Verdict)
 		c := s.claim(tasks[0])
 		r := s.record(c, failed(time.Minute))
 		s.Advance(time.Minute)
-		for _, c := range []*store.Claim{c, s.claim(*r.Task)} {
+		for _, c := range []*ledger.Claim{c, s.claim(*r.Task)} {
 			s.expect(c.Traceparent == tt.kept, "attempt %d knows %q, want %q", c.Attempt, c.Traceparent, tt.kept)
 		}
 		d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String()
@@ -107,15 +107,15 @@ func (s *suite) TestClaimsAreRefused() {
 	s.early(task.ID, task.N)
 	s.Advance(time.Minute)
 	s.refused(task.ID, task.N+1, "there is no such task yet")
-	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Stage: "call"}
+	held := ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Stage: "call"}
 	s.record(s.claim(*r.Task), held)
 	s.refused(task.ID, r.Task.N, "it is held")
 	ended := s.takeOne(2)
 	s.record(s.claim(ended), delivered)
 	s.refused(ended.ID, ended.N, "it is delivered")
-	tasks := s.take(3, store.MaxDispatchedPerAgent+1)
-	s.require(len(tasks) == store.MaxDispatchedPerAgent, "%d handed out", len(tasks))
-	last := Feedback(3, store.MaxDispatchedPerAgent+1).ID()
+	tasks := s.take(3, ledger.MaxDispatchedPerAgent+1)
+	s.require(len(tasks) == ledger.MaxDispatchedPerAgent, "%d handed out", len(tasks))
+	last := Feedback(3, ledger.MaxDispatchedPerAgent+1).ID()
 	for n := range 3 {
 		s.refused(last, n, "it is not handed out")
 	}
@@ -148,10 +148,10 @@ func (s *suite) TestExtend() {
 	s.expireLeases(10, 0, 0)
 	s.Advance(2 * time.Second)
 	err := s.Extend(s.Context(), c, lease)
-	s.expect(errors.Is(err, store.ErrFenced), "a lease that ran out was renewed: %v", err)
+	s.expect(errors.Is(err, ledger.ErrFenced), "a lease that ran out was renewed: %v", err)
 	s.record(c, failed(time.Second)) // no other worker has claimed it
 	err = s.Extend(s.Context(), c, lease)
-	s.expect(errors.Is(err, store.ErrFenced), "a recorded claim was renewed: %v", err)
+	s.expect(errors.Is(err, ledger.ErrFenced), "a recorded claim was renewed: %v", err)
 }
 
 // TestFence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
@@ -160,7 +160,7 @@ func (s *suite) TestFence() {
 	old := s.claim(tasks[0])
 	s.lose(old)
 	before := s.is(old.ID, outcome.Queued, "", 1, 1)
-	late := []store.Outcome{failed(time.Second), notYet(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"},
+	late := []ledger.Outcome{failed(time.Second), notYet(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"},
 		{Status: outcome.Held, Reason: "auth_required", Free: true}, {Status: outcome.Skipped, Reason: "no_uri"},
 		{Status: outcome.Rejected, Reason: "tool_error", Called: true}}
 	for _, o := range late {
@@ -170,7 +170,7 @@ func (s *suite) TestFence() {
 	s.expect(after.Dispatch == before.Dispatch && after.History[0].Outcome == "", "a lost claim changed the row: %+v",
 		after)
 	n := s.handed()
-	s.expect(n == store.MaxDispatchedPerAgent-1, "%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
+	s.expect(n == ledger.MaxDispatchedPerAgent-1, "%d handed out by a lost claim", n-ledger.MaxDispatchedPerAgent+1)
 	again := s.nextTask()
 	s.require(again.ID == old.ID && again.N == old.N+1, "%+v", again) // the oldest goes first
 	c := s.claim(again)
@@ -179,7 +179,7 @@ func (s *suite) TestFence() {
 		s.fenced(old, o)
 	}
 	err := s.Extend(s.Context(), old, lease)
-	s.expect(errors.Is(err, store.ErrFenced), "%v", err)
+	s.expect(errors.Is(err, ledger.ErrFenced), "%v", err)
 	s.is(old.ID, outcome.Running, "", 2, 2)
 	s.record(c, delivered)
 	s.outcomes(old.ID, "", "delivered")
@@ -215,9 +215,9 @@ func (s *suite) TestLateSuccessEnds() {
 	s.outcomes(old.ID, "delivered", "delivered")
 }
 
-func (s *suite) waiting(t store.Task) { s.record(s.claim(t), failed(time.Hour)) }
-func (s *suite) heldBack(t store.Task) {
-	s.record(s.claim(t), store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+func (s *suite) waiting(t ledger.Task) { s.record(s.claim(t), failed(time.Hour)) }
+func (s *suite) heldBack(t ledger.Task) {
+	s.record(s.claim(t), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 }
 
 // TestLateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
@@ -240,32 +240,32 @@ func (s *suite) TestRecordTwice() {
 	s.expect(second.Task != nil && second.Task.N == first.Task.N && second.Task.ID == first.Task.ID,
 		"first %+v, second %+v", first.Task, second.Task)
 	s.is(task.ID, outcome.Waiting, "server_error", 1, 1)
-	s.fenced(c, store.Outcome{Status: outcome.Dead, Reason: "timeout"})
+	s.fenced(c, ledger.Outcome{Status: outcome.Dead, Reason: "timeout"})
 	s.Advance(time.Minute)
 	c = s.claim(*first.Task)
-	s.fenced(&store.Claim{ID: c.ID, No: c.No - 1, Job: c.Job, Attempt: 1}, failed(time.Minute))
+	s.fenced(&ledger.Claim{ID: c.ID, No: c.No - 1, Job: c.Job, Attempt: 1}, failed(time.Minute))
 	s.record(c, delivered)
 	s.record(c, delivered)
 	s.outcomes(task.ID, "waiting", "delivered")
 	for _, status := range []outcome.Status{outcome.Running, outcome.Queued, ""} {
-		_, err := s.Record(s.Context(), c, store.Outcome{Status: status})
-		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
+		_, err := s.Record(s.Context(), c, ledger.Outcome{Status: status})
+		s.expect(err != nil && !errors.Is(err, ledger.ErrFenced), "an attempt led to %q: %v", status, err)
 	}
 }
 
 // TestFreeOutcomes checks that a free outcome does not count as an attempt, unless the agent was called.
 func (s *suite) TestFreeOutcomes() {
 	for i, tt := range []struct {
-		o        store.Outcome
+		o        ledger.Outcome
 		attempts int
 	}{
 		{notYet(time.Minute), 0},
-		{store.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0},
-		{store.Outcome{Status: outcome.Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1},
-		{store.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1},
-		{store.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call"}, 1},
-		{store.Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"}, 1},
-		{store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}, 1},
+		{ledger.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0},
+		{ledger.Outcome{Status: outcome.Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1},
+		{ledger.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1},
+		{ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call"}, 1},
+		{ledger.Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"}, 1},
+		{ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}, 1},
 	} {
 		task := s.takeOne(i + 1)
 		s.record(s.claim(task), tt.o)
@@ -298,7 +298,7 @@ func (s *suite) TestUnfinishedAndCalled() {
 	s.outcomes(task.ID, "", "delivered")
 
 	task = s.takeOne(2)
-	r = s.record(s.claim(task), store.Outcome{Status: outcome.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
+	r = s.record(s.claim(task), ledger.Outcome{Status: outcome.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
 	s.Advance(time.Minute)
 	c = s.claim(*r.Task)
 	s.expect(!c.Unfinished && !c.Called, "after a call that was never written: %+v", c)
@@ -310,7 +310,7 @@ func (s *suite) TestUnfinishedAndCalled() {
 
 // TestFailedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
 func (s *suite) TestFailedFetches() {
-	o := store.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
+	o := ledger.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
 	task := s.takeOne(1)
 	for want := range attempts {
 		c := s.claim(task)
@@ -322,7 +322,7 @@ func (s *suite) TestFailedFetches() {
 	s.Advance(time.Minute)
 	c := s.claim(task)
 	s.expect(c.FetchFailures == attempts, "%d failed fetches after another failure", c.FetchFailures)
-	s.record(c, store.Outcome{Status: outcome.Dead, Reason: "server_error"})
+	s.record(c, ledger.Outcome{Status: outcome.Dead, Reason: "server_error"})
 	_, tasks := s.replays(false, 1, task.ID)
 	c = s.claim(tasks[0])
 	s.expect(c.FetchFailures == 0, "%d failed fetches after a replay", c.FetchFailures)
@@ -355,7 +355,7 @@ func (s *suite) TestEpochIsRaisedOnce() {
 // disabled.
 func (s *suite) TestAgentsDisabledAndEnabled() {
 	task := s.takeOne(1)
-	enable := func(on bool, want int) []store.Task {
+	enable := func(on bool, want int) []ledger.Task {
 		s.Helper()
 		n, tasks, err := s.EnableAgent(s.Context(), Agent(1), on)
 		s.must(err)
@@ -365,12 +365,12 @@ func (s *suite) TestAgentsDisabledAndEnabled() {
 	enable(false, 0)
 	c := s.claim(task)
 	s.expect(!c.Enabled, "the claim says enabled")
-	s.record(c, store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
+	s.record(c, ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
 	s.is(task.ID, outcome.Held, "agent_disabled", 0, 0)
 	other := s.takeOne(2)
 	c = s.claim(other)
 	s.expect(c.Enabled, "another agent is disabled")
-	s.record(c, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
+	s.record(c, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	enable(false, 0)
 	tasks := enable(true, 1)
 	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1, "%+v", tasks)

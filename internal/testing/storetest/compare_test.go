@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -122,8 +123,8 @@ type pair struct {
 	pg      storetest.Store
 	model   *model.Store
 	now     time.Time
-	tasks   []store.Task
-	claims  [][2]*store.Claim // the same claim of Postgres and of the model
+	tasks   []ledger.Task
+	claims  [][2]*ledger.Claim // the same claim of Postgres and of the model
 	log     []string
 	differs string
 }
@@ -208,10 +209,10 @@ func (p *pair) describeError(err error) string {
 	if err == nil {
 		return ""
 	}
-	if early := (*store.EarlyError)(nil); errors.As(err, &early) {
+	if early := (*ledger.EarlyError)(nil); errors.As(err, &early) {
 		return fmt.Sprintf(" early by %s: %s %s", early.Left, early.Reason, early.Text)
 	}
-	for _, known := range []error{store.ErrFenced, store.ErrStale, store.ErrNewHint, store.ErrNotFound} {
+	for _, known := range []error{ledger.ErrFenced, ledger.ErrStale, ledger.ErrNewHint, ledger.ErrNotFound} {
 		if errors.Is(err, known) {
 			return " " + known.Error()
 		}
@@ -221,7 +222,7 @@ func (p *pair) describeError(err error) string {
 }
 
 // addTasks adds dispatched tasks to the known ones, and returns them in a comparable order.
-func (p *pair) addTasks(i int, tasks []store.Task) []string {
+func (p *pair) addTasks(i int, tasks []ledger.Task) []string {
 	out := make([]string, len(tasks))
 	for n, t := range tasks {
 		if i == 0 && !t.Ended {
@@ -317,7 +318,7 @@ func (p *pair) compareStates() {
 // fields returns the fields of a state as text.
 func fields(s model.State) map[string]string {
 	if s.History == nil {
-		s.History = []store.Attempt{}
+		s.History = []ledger.Attempt{}
 	}
 	if !s.FinishedAt.IsZero() {
 		s.DelaysUntil = time.Time{} // an ended delivery delays none; Postgres keeps the time with open work only
@@ -365,9 +366,9 @@ func (p *pair) job() job.Job {
 	return j
 }
 
-func (p *pair) source() store.Source {
-	return []store.Source{{Name: store.SourceCommand, Trust: store.TrustDirect}, {Name: store.SourceRedis, Trust: store.TrustOrdinary},
-		store.SourceToken("a", store.TrustOrdinary), store.SourceToken("b", store.TrustOrdinary)}[p.IntN(4)]
+func (p *pair) source() ledger.Source {
+	return []ledger.Source{{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}, {Name: ledger.SourceRedis, Trust: ledger.TrustOrdinary},
+		ledger.SourceToken("a", ledger.TrustOrdinary), ledger.SourceToken("b", ledger.TrustOrdinary)}[p.IntN(4)]
 }
 
 // someIDs returns ids of at most three deliveries.
@@ -383,13 +384,13 @@ func (p *pair) someIDs() (ids []uuid.UUID) {
 }
 
 // someClaim returns a claim: usually one of the last, which are more likely to be open.
-func (p *pair) someClaim() (c [2]*store.Claim, found bool) {
+func (p *pair) someClaim() (c [2]*ledger.Claim, found bool) {
 	n := len(p.claims)
 	if n == 0 {
 		return c, false
 	}
 	if p.IntN(6) > 0 {
-		var open [][2]*store.Claim
+		var open [][2]*ledger.Claim
 		for _, c := range p.claims {
 			if no, _, running := p.model.Held(c[1].ID); running && no == c[1].No {
 				open = append(open, c)
@@ -498,16 +499,16 @@ func (p *pair) step() {
 			if !moved {
 				return nil, err
 			}
-			return p.addTasks(i, []store.Task{again}), err
+			return p.addTasks(i, []ledger.Task{again}), err
 		})
 	}
 }
 
 func (p *pair) accept() {
-	in := make([]store.Intake, 1+p.IntN(4))
+	in := make([]ledger.Intake, 1+p.IntN(4))
 	bulk := p.IntN(6) == 0
 	for i := range in {
-		in[i] = store.Intake{Job: p.job(), Source: p.source(), Bulk: bulk}
+		in[i] = ledger.Intake{Job: p.job(), Source: p.source(), Bulk: bulk}
 		if p.IntN(12) == 0 {
 			in[i].Filtered = "rule 1 of the default policy skips the event"
 		}
@@ -520,7 +521,7 @@ func (p *pair) accept() {
 	both(p, func(s storetest.Store, i int) (any, error) {
 		out, tasks, err := s.Accept(p.t.Context(), in)
 		for n := range out { // a second job with the same key is answered with the status before the call
-			if slices.ContainsFunc(out[:n], func(a store.Acceptance) bool { return a.Key == out[n].Key }) {
+			if slices.ContainsFunc(out[:n], func(a ledger.Acceptance) bool { return a.Key == out[n].Key }) {
 				out[n].Status = ""
 			}
 		}
@@ -539,7 +540,7 @@ func (p *pair) claim() {
 	d, err := p.model.Delivery(p.t.Context(), t.ID)
 	p.must(err)
 	p.note("claim %s (%s:%d)", short(d.Key), t.ID, t.N)
-	var claims [2]*store.Claim
+	var claims [2]*ledger.Claim
 	_, same := both(p, func(s storetest.Store, i int) (any, error) {
 		c, err := s.Claim(p.t.Context(), t.ID, t.N, 2*time.Minute)
 		claims[i] = c
@@ -547,7 +548,7 @@ func (p *pair) claim() {
 			return nil, err
 		}
 		shown := *c
-		shown.No, shown.Again = 0, false
+		shown.No, shown.Again, shown.Waited = 0, false, false
 		return shown, err
 	})
 	if same && claims[0] != nil {
@@ -560,7 +561,7 @@ func (p *pair) bind() {
 	if !found || !c[0].Verified {
 		return
 	}
-	b := store.Binding{Job: c[0].Job, SealedHeaders: c[0].SealedHeaders, Source: c[0].Source}
+	b := ledger.Binding{Job: c[0].Job, SealedHeaders: c[0].SealedHeaders, Source: c[0].Source}
 	if p.IntN(8) == 0 {
 		b.Job.Tag1, b.Corrected = "corrected", []string{"tag1"}
 	}
@@ -587,18 +588,18 @@ func (p *pair) record() {
 	})
 }
 
-func deref(t *store.Task) []store.Task {
+func deref(t *ledger.Task) []ledger.Task {
 	if t == nil {
 		return nil
 	}
-	return []store.Task{*t}
+	return []ledger.Task{*t}
 }
 
 // outcome returns a random outcome that a worker could record for the claim.
-func (p *pair) outcome(c *store.Claim) store.Outcome {
+func (p *pair) outcome(c *ledger.Claim) ledger.Outcome {
 	wait := []time.Duration{time.Second, 5 * time.Second, time.Minute}[p.IntN(3)]
 	if c.Verified && !c.Bound { // the check ended the attempt
-		return []store.Outcome{
+		return []ledger.Outcome{
 			{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
 			{Status: outcome.Waiting, Reason: outcome.ChainUnavailable, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
 			{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true, Refuted: []int{0, 1}},
@@ -607,13 +608,13 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 		}[p.IntN(5)]
 	}
 	if !c.MayCall && p.IntN(10) > 0 {
-		return store.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
 	}
-	again := store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: wait, Task: p.IntN(4) > 0, Called: true, Stage: "call",
+	again := ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: wait, Task: p.IntN(4) > 0, Called: true, Stage: "call",
 		Error: "it said 503", AgentError: "it said 503", CallTook: time.Second}
 	switch n := p.IntN(20); {
 	case n < 7:
-		return store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true, Protocol: "2025-11-25", CallTook: time.Second}
+		return ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true, Protocol: "2025-11-25", CallTook: time.Second}
 	case n < 10:
 		again.Anew = again.Task && p.IntN(4) == 0
 		return again
@@ -621,21 +622,21 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 		again.Reason, again.Called, again.Moved = "connect_failed", false, true
 		return again
 	case n < 13:
-		return store.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
 	case n < 14:
-		return store.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: wait, Task: p.IntN(2) == 0, Stage: "fetch", FetchFailed: true}
+		return ledger.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: wait, Task: p.IntN(2) == 0, Stage: "fetch", FetchFailed: true}
 	case n < 15:
-		return store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
+		return ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
 	case n < 16:
-		return store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
+		return ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
 	case n < 17:
-		return store.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
+		return ledger.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	case n < 18 && p.IntN(2) == 0:
-		return store.Outcome{Status: outcome.Skipped, Reason: outcome.Filtered, Free: true, Stage: "check"}
+		return ledger.Outcome{Status: outcome.Skipped, Reason: outcome.Filtered, Free: true, Stage: "check"}
 	case n < 18:
-		return store.Outcome{Status: outcome.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
+		return ledger.Outcome{Status: outcome.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
 	case n < 19:
-		return store.Outcome{Status: outcome.Dead, Reason: "outcome_unknown", Stage: "call", Called: true, SkipDispatch: p.IntN(2) == 0}
+		return ledger.Outcome{Status: outcome.Dead, Reason: "outcome_unknown", Stage: "call", Called: true, SkipDispatch: p.IntN(2) == 0}
 	}
-	return store.Outcome{Status: outcome.Waiting, Reason: "throttled", Delay: wait, Task: true, Free: true, Stage: "compose", EndpointOfJob: p.IntN(2) == 0}
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "throttled", Delay: wait, Task: true, Free: true, Stage: "compose", EndpointOfJob: p.IntN(2) == 0}
 }

@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 )
 
 var (
-	command  = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
-	ordinary = store.SourceToken("a", store.TrustOrdinary)
-	missed   = store.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
-	noTurn   = store.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
-	pending  = store.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true,
+	command  = ledger.Source{Name: ledger.SourceCommand, Trust: ledger.TrustDirect}
+	ordinary = ledger.SourceToken("a", ledger.TrustOrdinary)
+	missed   = ledger.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
+	noTurn   = ledger.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
+	pending  = ledger.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true,
 		Free: true, Undecided: true, Stage: "check"}
 )
 
@@ -27,21 +27,21 @@ func (s *suite) verify() {
 }
 
 // hint returns a job of Feedback(1, 1) with this transaction, tool and sender.
-func hint(transaction byte, tool string, from store.Source) store.Intake {
+func hint(transaction byte, tool string, from ledger.Source) ledger.Intake {
 	j := Feedback(1, 1)
 	j.TransactionHash, j.Action.ToolName = common.Hash{transaction}, tool
-	return store.Intake{Job: j, Source: from}
+	return ledger.Intake{Job: j, Source: from}
 }
 
 // send accepts one job and returns the answer and the dispatched tasks.
-func (s *suite) send(in store.Intake) (store.Acceptance, []store.Task) {
+func (s *suite) send(in ledger.Intake) (ledger.Acceptance, []ledger.Task) {
 	s.Helper()
-	out, tasks := s.accept([]store.Intake{in})
+	out, tasks := s.accept([]ledger.Intake{in})
 	return out[0], tasks
 }
 
 // transactions returns the first byte of each hint's transaction. It adds 100 for a refuted hint.
-func (s *suite) transactions(c *store.Claim) (list []byte) {
+func (s *suite) transactions(c *ledger.Claim) (list []byte) {
 	s.Helper()
 	hints, err := s.Hints(s.Context(), c)
 	s.must(err)
@@ -61,20 +61,20 @@ func (s *suite) TestHintsOfAKey() {
 	c := s.claim(tasks[0])
 	s.expect(c.Verified && !c.Bound && c.Hints == 0 && c.Source == ordinary, "%+v", c)
 	for _, tt := range []struct {
-		in   store.Intake
-		want store.Verdict
+		in   ledger.Intake
+		want ledger.Verdict
 		list []byte
 	}{
-		{hint(1, "a", ordinary), store.Known, nil},
-		{hint(1, "b", ordinary), store.Conflict, nil},
-		{hint(2, "a", ordinary), store.Known, []byte{1, 2}},
-		{hint(3, "a", ordinary), store.Known, []byte{1, 2}}, // a third one of this token
-		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
-		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
-		{hint(4, "b", command), store.Conflict, []byte{1, 2, 2, 4}},
+		{hint(1, "a", ordinary), ledger.Known, nil},
+		{hint(1, "b", ordinary), ledger.Conflict, nil},
+		{hint(2, "a", ordinary), ledger.Known, []byte{1, 2}},
+		{hint(3, "a", ordinary), ledger.Known, []byte{1, 2}}, // a third one of this token
+		{hint(2, "a", command), ledger.Known, []byte{1, 2, 2}},
+		{hint(2, "a", command), ledger.Known, []byte{1, 2, 2}},
+		{hint(4, "b", command), ledger.Conflict, []byte{1, 2, 2, 4}},
 	} {
 		out, _ := s.send(tt.in)
-		s.expect(out.Verdict == tt.want && (out.Field == "action") == (tt.want == store.Conflict), "%d of %s: %+v",
+		s.expect(out.Verdict == tt.want && (out.Field == "action") == (tt.want == ledger.Conflict), "%d of %s: %+v",
 			tt.in.Job.TransactionHash[0], tt.in.Source.Name, out)
 		got := s.transactions(c)
 		s.expect(slices.Equal(got, tt.list), "%d of %s: hints %v, want %v", tt.in.Job.TransactionHash[0],
@@ -93,9 +93,9 @@ func (s *suite) TestHintsOfAKey() {
 	s.expect(!rec.Rechecked, "%+v", rec)
 	s.is(c.ID, outcome.Rejected, outcome.EventNotFound, 2, 2)
 	out, _ := s.send(hint(13, "a", command))
-	s.expect(out.Verdict != store.Accepted, "a refuted position: %+v", out)
+	s.expect(out.Verdict != ledger.Accepted, "a refuted position: %+v", out)
 	out, tasks = s.send(hint(20, "a", command))
-	s.require(out.Verdict == store.Accepted && len(tasks) == 1, "%+v, %v", out, tasks)
+	s.require(out.Verdict == ledger.Accepted && len(tasks) == 1, "%+v, %v", out, tasks)
 	c = s.claim(tasks[0])
 	got = s.transactions(c)
 	s.expect(slices.Equal(got, []byte{102, 102, 104, 110, 111, 112, 113, 20}) && c.Budget == 1,
@@ -104,7 +104,7 @@ func (s *suite) TestHintsOfAKey() {
 
 func (s *suite) TestNewHintIsCheckedAtOnce() {
 	s.verify()
-	for _, o := range []store.Outcome{missed, notYet(3600e9)} {
+	for _, o := range []ledger.Outcome{missed, notYet(3600e9)} {
 		o.Undecided = true
 		in := hint(1, "a", command)
 		in.Job.AgentID = big.NewInt(int64(len(o.Reason)))
@@ -130,12 +130,12 @@ func (s *suite) TestMissingEventOfManyJobs() {
 	o := missed
 	o.Refuted = []int{0}
 	s.record(s.claim(tasks[0]), o)
-	out, tasks := s.accept([]store.Intake{hint(2, "a", command), hint(3, "a", command), hint(2, "a", command), {Job: Feedback(1, 2)}})
-	var verdicts []store.Verdict
+	out, tasks := s.accept([]ledger.Intake{hint(2, "a", command), hint(3, "a", command), hint(2, "a", command), {Job: Feedback(1, 2)}})
+	var verdicts []ledger.Verdict
 	for _, a := range out {
 		verdicts = append(verdicts, a.Verdict)
 	}
-	want := []store.Verdict{store.Accepted, store.Known, store.Known, store.Accepted}
+	want := []ledger.Verdict{ledger.Accepted, ledger.Known, ledger.Known, ledger.Accepted}
 	s.require(slices.Equal(verdicts, want) && len(tasks) == 2, "answers %q, want %q; tasks %+v", verdicts, want, tasks)
 	for _, t := range tasks {
 		if t.ID == out[0].ID {
@@ -149,11 +149,11 @@ func (s *suite) TestBind() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))
 	c := s.claim(tasks[0])
-	event := store.Binding{Job: hint(5, "b", command).Job, Source: command, Corrected: []string{"transactionHash"}}
+	event := ledger.Binding{Job: hint(5, "b", command).Job, Source: command, Corrected: []string{"transactionHash"}}
 	event.Job.IdentityRegistry = common.HexToAddress("0xaa")
 	s.send(hint(5, "b", command))
 	err := s.Bind(s.Context(), c, event)
-	s.require(errors.Is(err, store.ErrNewHint), "a check that does not know a hint: %v", err)
+	s.require(errors.Is(err, ledger.ErrNewHint), "a check that does not know a hint: %v", err)
 	c = s.claim(s.record(c, missed).Next[0])
 	s.must(s.Bind(s.Context(), c, event))
 	o := notYet(3600e9)
@@ -168,9 +168,9 @@ func (s *suite) TestBind() {
 		"%+v", d)
 	s.record(c, delivered)
 	out, _ := s.send(hint(6, "b", command))
-	s.expect(out.Verdict == store.Known && slices.Contains(out.Differs, "transactionHash"), "%+v", out)
+	s.expect(out.Verdict == ledger.Known && slices.Contains(out.Differs, "transactionHash"), "%+v", out)
 	err = s.Bind(s.Context(), c, event)
-	s.expect(errors.Is(err, store.ErrFenced), "under a lost claim: %v", err)
+	s.expect(errors.Is(err, ledger.ErrFenced), "under a lost claim: %v", err)
 }
 
 func (s *suite) TestGoneAfterACall() {
@@ -182,7 +182,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.Advance(1e9)
 	c = s.claim(*rec.Task)
 	next := hint(2, "a", command).Job
-	o := store.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
+	o := ledger.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &ledger.Gone{Next: &next}}
 	s.record(c, o)
 	d := s.is(c.ID, outcome.Cancelled, outcome.Reorg, 2, 2)
 	s.expect(d.Key == next.Key()+"~"+c.ID.String(), "the key is %s", d.Key)
@@ -198,7 +198,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.expect(err == nil && again.ID == successor.ID && again.Status == successor.Status,
 		"the key is of %s (%s) after a replay, %v", again.ID, again.Status, err)
 	_, err = s.DeliveryByKey(s.Context(), retraction.Key+".2")
-	s.expect(errors.Is(err, store.ErrNotFound), "a second retraction after a replay: %v", err)
+	s.expect(errors.Is(err, ledger.ErrNotFound), "a second retraction after a replay: %v", err)
 	in := hint(1, "a", command)
 	in.Job.FeedbackIndex = 3
 	_, tasks = s.send(in)
@@ -206,7 +206,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.bindEvent(c)
 	s.record(c, o)
 	d, err = s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
-	s.expect(errors.Is(err, store.ErrNotFound), "a retraction of what was never called: %+v, %v", d, err)
+	s.expect(errors.Is(err, ledger.ErrNotFound), "a retraction of what was never called: %+v, %v", d, err)
 	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
 	in = hint(1, "a", command)
 	in.Job.FeedbackIndex = 2
@@ -234,13 +234,13 @@ func (s *suite) TestRepeatedJobAfterRetraction() {
 		s.Helper()
 		out, tasks := s.send(in)
 		got := s.transactions(c)
-		s.expect(out.Verdict == store.Known && len(tasks) == 0 && slices.Equal(got, want), "%s: %+v, hints %v", when,
+		s.expect(out.Verdict == ledger.Known && len(tasks) == 0 && slices.Equal(got, want), "%s: %+v, hints %v", when,
 			out, got)
 	}
 	resend("before a retraction")
 	retraction := c.Job.Retraction(c.ID)
 	retraction.Action.ToolName = "a"
-	_, tasks = s.send(store.Intake{Job: retraction, Source: command})
+	_, tasks = s.send(ledger.Intake{Job: retraction, Source: command})
 	resend("before the call of a retraction")
 	r := s.claim(tasks[0])
 	s.bindEvent(r)
@@ -257,17 +257,17 @@ func (s *suite) TestUnverifiedJobIsTheContent() {
 	other := hint(2, "a", command)
 	other.Job.Tag1 = "other"
 	out, _ := s.send(other)
-	s.expect(out.Verdict == store.Conflict && out.Field == "tag1" && !c.Verified, "%+v", out)
+	s.expect(out.Verdict == ledger.Conflict && out.Field == "tag1" && !c.Verified, "%+v", out)
 	out, _ = s.send(hint(2, "a", command))
-	s.expect(out.Verdict == store.Known && len(s.transactions(c)) == 0, "%+v", out)
+	s.expect(out.Verdict == ledger.Known && len(s.transactions(c)) == 0, "%+v", out)
 }
 
 func (s *suite) TestRevocationFollowsItsFeedback() {
 	feedback, revocation := Feedback(1, 1), Feedback(1, 1)
 	revocation.Kind, revocation.Reason = "FeedbackRevoked", "client"
-	out, tasks := s.accept([]store.Intake{{Job: feedback}, {Job: revocation}})
+	out, tasks := s.accept([]ledger.Intake{{Job: feedback}, {Job: revocation}})
 	for _, t := range tasks {
-		o := store.Outcome{Status: outcome.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
+		o := ledger.Outcome{Status: outcome.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
 		if t.ID == out[1].ID {
 			o.Reason = outcome.NeverDelivered
 		}

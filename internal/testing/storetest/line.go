@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
 )
 
@@ -22,14 +22,14 @@ func (s *suite) TestHandOutOfEight() {
 	for i, t := range tasks {
 		s.expect(t.ID == order[i] && t.N == 1 && t.Attempts == 0 && !t.Bulk && t.At.IsZero(), "task %d is %+v", i, t)
 	}
-	s.require(len(tasks) == store.MaxDispatchedPerAgent && s.handed() == store.MaxDispatchedPerAgent+3, "%d handed out",
+	s.require(len(tasks) == ledger.MaxDispatchedPerAgent && s.handed() == ledger.MaxDispatchedPerAgent+3, "%d handed out",
 		len(tasks))
 	more := s.dispatchBacklog()
 	s.expect(len(more) == 0, "a ninth: %v", more)
-	ends := []store.Outcome{delivered, failed(time.Hour), {Status: outcome.Held, Reason: "auth_required", Free: true}, {Status: outcome.Rejected, Reason: "tool_error"}}
+	ends := []ledger.Outcome{delivered, failed(time.Hour), {Status: outcome.Held, Reason: "auth_required", Free: true}, {Status: outcome.Rejected, Reason: "tool_error"}}
 	for i, o := range ends {
 		r := s.record(s.claim(tasks[i]), o)
-		s.expect(len(r.Next) == 1 && r.Next[0].ID == order[store.MaxDispatchedPerAgent+i], "%s hands out %+v", o.Status,
+		s.expect(len(r.Next) == 1 && r.Next[0].ID == order[ledger.MaxDispatchedPerAgent+i], "%s hands out %+v", o.Status,
 			r.Next)
 	}
 	c := s.claim(tasks[len(ends)])
@@ -41,9 +41,9 @@ func (s *suite) TestHandOutOfEight() {
 // TestBackfillStandsBehind checks that a backfill's deliveries stay in the lane bulk and use at most half of the agent's
 // dispatch limit, and that younger deliveries outside the backfill are dispatched before them.
 func (s *suite) TestBackfillStandsBehind() {
-	const half = store.MaxDispatchedPerAgent / 2
+	const half = ledger.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 20, true)
-	s.require(len(old) == half && !slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }),
+	s.require(len(old) == half && !slices.ContainsFunc(old, func(t ledger.Task) bool { return !t.Bulk }),
 		"of a backfill %+v", old)
 	more := s.dispatchBacklog()
 	s.expect(len(more) == 0, "more than half of the places: %v", more)
@@ -51,9 +51,9 @@ func (s *suite) TestBackfillStandsBehind() {
 	young := s.takeRange(1, 21, 30, false)
 	s.require(len(young) == half && young[0].ID == Feedback(1, 21).ID() && !young[0].Bulk, "beside a backfill %+v",
 		young)
-	for _, known := range []store.Intake{{Job: Feedback(1, 26), Bulk: true}, {Job: Feedback(1, half+1)}} { // both in line
+	for _, known := range []ledger.Intake{{Job: Feedback(1, 26), Bulk: true}, {Job: Feedback(1, half+1)}} { // both in line
 		out, tasks := s.send(known)
-		s.expect(out.Verdict == store.Known && len(tasks) == 0, "%+v, %+v", out, tasks)
+		s.expect(out.Verdict == ledger.Known && len(tasks) == 0, "%+v, %+v", out, tasks)
 	}
 
 	// When a delivery of the backfill ends, a new delivery is dispatched next.
@@ -63,7 +63,7 @@ func (s *suite) TestBackfillStandsBehind() {
 			"after one of the backfill %+v", r.Next)
 		young = append(young, r.Next...)
 	}
-	var next []store.Task
+	var next []ledger.Task
 	for len(young) > 0 {
 		r := s.record(s.claim(young[0]), delivered)
 		for _, t := range r.Next {
@@ -95,16 +95,16 @@ func (s *suite) TestBackfillStandsBehind() {
 	lost := s.tasks(s.LostBefore(s.Context(), born.Add(30*time.Second), 100))
 	s.Advance(time.Hour)
 	due := s.dispatchDue()
-	for what, tasks := range map[string][]store.Task{"late": late, "lost": lost, "due": due} {
+	for what, tasks := range map[string][]ledger.Task{"late": late, "lost": lost, "due": due} {
 		s.expect((len(tasks) > 0 || what == "due") &&
-			!slices.ContainsFunc(tasks, func(t store.Task) bool { return !t.Bulk }), "%s: %+v", what, tasks)
+			!slices.ContainsFunc(tasks, func(t ledger.Task) bool { return !t.Bulk }), "%s: %+v", what, tasks)
 	}
 }
 
 // TestBackfillKeepsToHalf checks that a backfill's delivery whose wait is over is not claimed if the backfill uses half of
 // the dispatch limit. It also checks that Backlog does not count such an agent towards its limit.
 func (s *suite) TestBackfillKeepsToHalf() {
-	const half = store.MaxDispatchedPerAgent / 2
+	const half = ledger.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 2*half, true)
 	wait := s.record(s.claim(old[0]), failed(time.Minute))
 	s.require(len(wait.Next) == 1 && s.handed() == half, "%+v", wait)
@@ -121,7 +121,7 @@ func (s *suite) TestBackfillKeepsToHalf() {
 // TestKeptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next Record
 // dispatches two.
 func (s *suite) TestKeptLine() {
-	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
+	tasks := s.take(1, ledger.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
 	limited.Reason, limited.SkipDispatch = "throttled", true
 	r := s.record(s.claim(tasks[0]), limited)
@@ -133,9 +133,9 @@ func (s *suite) TestKeptLine() {
 // TestNoNinthPlace checks that a delivery whose wait is over returns to the backlog if eight deliveries of its agent are
 // dispatched, and is dispatched again when one of these ends.
 func (s *suite) TestNoNinthPlace() {
-	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
+	tasks := s.take(1, ledger.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth
-	s.require(len(wait.Next) == 1 && s.handed() == store.MaxDispatchedPerAgent, "%+v", wait)
+	s.require(len(wait.Next) == 1 && s.handed() == ledger.MaxDispatchedPerAgent, "%+v", wait)
 	s.Advance(time.Minute)
 	s.refused(wait.Task.ID, wait.Task.N, "all eight places are taken")
 	s.is(wait.Task.ID, outcome.Queued, "", 1, 1)
@@ -150,13 +150,13 @@ func (s *suite) TestNoNinthPlace() {
 // TestRecordingCountsPlaces checks that waiting deliveries do not count towards the dispatch limit, and that they count
 // again when they are claimed.
 func (s *suite) TestRecordingCountsPlaces() {
-	tasks := s.take(1, 3*store.MaxDispatchedPerAgent)
-	var waits []store.Task
+	tasks := s.take(1, 3*ledger.MaxDispatchedPerAgent)
+	var waits []ledger.Task
 	for len(tasks) > 0 {
 		r := s.record(s.claim(tasks[0]), failed(time.Minute))
 		waits, tasks = append(waits, *r.Task), append(tasks[1:], r.Next...)
 	}
-	s.require(len(waits) == 3*store.MaxDispatchedPerAgent, "%d wait", len(waits))
+	s.require(len(waits) == 3*ledger.MaxDispatchedPerAgent, "%d wait", len(waits))
 	s.Advance(time.Minute)
 	running := 0
 	for _, t := range waits {
@@ -165,7 +165,7 @@ func (s *suite) TestRecordingCountsPlaces() {
 			running++
 		}
 	}
-	s.expect(running == store.MaxDispatchedPerAgent, "%d run at a time", running)
+	s.expect(running == ledger.MaxDispatchedPerAgent, "%d run at a time", running)
 }
 
 // TestLeasesRunOut checks that deliveries with an expired lease return to the backlog and get new tasks.
@@ -180,7 +180,7 @@ func (s *suite) TestLeasesRunOut() {
 		s.expireLeases(1, 1, 0)
 	}
 	s.expireLeases(10, 0, 0)
-	for _, c := range []*store.Claim{first, second} {
+	for _, c := range []*ledger.Claim{first, second} {
 		d := s.is(c.ID, outcome.Queued, "", 1, 1)
 		s.expect(d.Error != "" && d.History[0].Outcome == "", "%+v", d)
 		s.refused(c.ID, c.N, "its task was the lost claim's")
@@ -244,11 +244,11 @@ func (s *suite) TestWaitsInTheStore() {
 
 // TestOverdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
 func (s *suite) TestOverdueAndRedispatch() {
-	tasks := s.take(1, store.MaxDispatchedPerAgent+4)
+	tasks := s.take(1, ledger.MaxDispatchedPerAgent+4)
 	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // dispatches the ninth
 	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // dispatches the tenth
 	s.claim(tasks[2])
-	page := func(late time.Duration) (all []store.Task) {
+	page := func(late time.Duration) (all []ledger.Task) {
 		for after := uuid.Nil; ; after = all[len(all)-1].ID {
 			got := s.tasks(s.Overdue(s.Context(), late, after, 3))
 			if all = append(all, got...); len(got) < 3 {
@@ -260,11 +260,11 @@ func (s *suite) TestOverdueAndRedispatch() {
 	s.expect(len(got) == 0, "overdue at once: %v", got)
 	s.Advance(20 * time.Second)
 	got = page(15 * time.Second)
-	s.expect(len(got) == store.MaxDispatchedPerAgent-1, "%d overdue, want what is queued in Redis", len(got))
+	s.expect(len(got) == ledger.MaxDispatchedPerAgent-1, "%d overdue, want what is queued in Redis", len(got))
 	s.Advance(time.Minute)
 	late := page(15 * time.Second)
-	s.require(len(late) == store.MaxDispatchedPerAgent &&
-		slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }),
+	s.require(len(late) == ledger.MaxDispatchedPerAgent &&
+		slices.IsSortedFunc(late, func(a, b ledger.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }),
 		"%d overdue: %+v", len(late), late)
 	for _, t := range late {
 		s.expect(t.ID != long.Task.ID && t.ID != tasks[2].ID, "%+v is not late", t)
@@ -278,10 +278,10 @@ func (s *suite) TestOverdueAndRedispatch() {
 	got = page(15 * time.Second)
 	s.expect(len(got) == 0, "overdue after a new hand-out: %v", got)
 	n := s.handed()
-	s.expect(n == store.MaxDispatchedPerAgent-1, "%d queued in Redis", n)
+	s.expect(n == ledger.MaxDispatchedPerAgent-1, "%d queued in Redis", n)
 	d := s.is(short.Task.ID, outcome.Waiting, "server_error", 1, 1)
 	s.expect(d.Dispatch == short.Task.N+1, "a wait that is late has task %d", d.Dispatch)
-	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.MaxDispatchedPerAgent+4).ID(), N: 0}} {
+	for _, t := range []ledger.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, ledger.MaxDispatchedPerAgent+4).ID(), N: 0}} {
 		_, ok, err := s.Redispatch(s.Context(), t)
 		s.expect(!ok && err == nil, "%+v was dispatched again (%v)", t, err)
 	}
@@ -289,7 +289,7 @@ func (s *suite) TestOverdueAndRedispatch() {
 
 // TestLostBefore checks that deliveries get new tasks after Redis lost its data, and that waits keep their time.
 func (s *suite) TestLostBefore() {
-	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
+	tasks := s.take(1, ledger.MaxDispatchedPerAgent+2)
 	wait := s.record(s.claim(tasks[0]), failed(10*time.Minute))
 	o := failed(time.Hour)
 	o.Task = false
@@ -301,7 +301,7 @@ func (s *suite) TestLostBefore() {
 	s.expect(!born.Before(started), "it is %v, and began at %v", born, started)
 	s.Advance(time.Second)
 	fresh := s.takeOne(2) // accepted after Redis came back
-	all := func(limit int) (all []store.Task) {
+	all := func(limit int) (all []ledger.Task) {
 		for {
 			got := s.tasks(s.LostBefore(s.Context(), born, limit))
 			if all = append(all, got...); len(got) < limit {
@@ -314,7 +314,7 @@ func (s *suite) TestLostBefore() {
 		born = born.Add(-time.Second)
 	}
 	lost := all(3)
-	s.expect(len(lost) == store.MaxDispatchedPerAgent, "%d handed out anew: %+v", len(lost), lost) // 7 queued, 1 waits
+	s.expect(len(lost) == ledger.MaxDispatchedPerAgent, "%d handed out anew: %+v", len(lost), lost) // 7 queued, 1 waits
 	for _, t := range lost {
 		switch t.ID {
 		case fresh.ID, tasks[1].ID, tasks[2].ID:

@@ -9,18 +9,18 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
 
 // past returns the outcome o of c's attempt as a worker spools it: the attempt has ended, but its outcome could not be
 // recorded.
-func past(c *store.Claim, o store.Outcome) store.SpooledOutcome {
-	return store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
+func past(c *ledger.Claim, o ledger.Outcome) ledger.SpooledOutcome {
+	return ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
 }
 
-func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
+func (s *suite) adopted(c *ledger.Claim, p ledger.SpooledOutcome) ledger.Recorded {
 	s.Helper()
 	r, err := s.Adopt(s.Context(), c, p)
 	s.must(err)
@@ -30,18 +30,18 @@ func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
 // TestAdopt checks that Adopt records the outcome of a lost attempt, and undoes the attempt of its own claim.
 func (s *suite) TestAdopt() {
 	for i, tt := range []struct {
-		o        store.Outcome
+		o        ledger.Outcome
 		attempts int
 		outcomes []string
 	}{
 		{delivered, 1, []string{"delivered"}},
 		{failed(time.Minute), 1, []string{"waiting"}},
-		{store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
-		{store.Outcome{Status: outcome.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
-		{store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
+		{ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
+		{ledger.Outcome{Status: outcome.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
+		{ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
 		{notYet(time.Minute), 0, nil}, // free: its own count is undone, too
 	} {
-		tasks := s.take(i+1, store.MaxDispatchedPerAgent+1)
+		tasks := s.take(i+1, ledger.MaxDispatchedPerAgent+1)
 		old := s.claim(tasks[0])
 		s.lose(old)
 		next := s.nextTask()
@@ -78,8 +78,8 @@ func (s *suite) TestAdopt() {
 	s.outcomes(free.ID, "waiting", "")
 	for _, status := range []outcome.Status{outcome.Running, outcome.Queued, ""} {
 		c := s.claim(s.takeOne(100 + len(status)))
-		_, err := s.Adopt(s.Context(), c, past(c, store.Outcome{Status: status}))
-		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
+		_, err := s.Adopt(s.Context(), c, past(c, ledger.Outcome{Status: status}))
+		s.expect(err != nil && !errors.Is(err, ledger.ErrFenced), "an attempt led to %q: %v", status, err)
 	}
 }
 
@@ -93,13 +93,13 @@ func (s *suite) TestAdoptWhatWasRecorded() {
 	second := s.claim(*r.Task)
 	s.lose(second)
 	c := s.claim(s.nextTask())
-	stale := past(first, store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
+	stale := past(first, ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
 	_, err := s.Adopt(s.Context(), c, stale)
-	s.expect(errors.Is(err, store.ErrStale), "an attempt that has an outcome got another: %v", err)
+	s.expect(errors.Is(err, ledger.ErrStale), "an attempt that has an outcome got another: %v", err)
 	gone := stale
 	gone.Attempt, gone.StartedAt = 7, first.StartedAt.Add(-time.Hour)
 	_, err = s.Adopt(s.Context(), c, gone)
-	s.expect(errors.Is(err, store.ErrStale), "an attempt that is not there got an outcome: %v", err)
+	s.expect(errors.Is(err, ledger.ErrStale), "an attempt that is not there got an outcome: %v", err)
 	s.is(task.ID, outcome.Running, "", 3, 3)
 	s.outcomes(task.ID, "waiting", "", "")
 	s.record(c, delivered)
@@ -112,9 +112,9 @@ func (s *suite) TestAdoptUnderLostClaim() {
 	s.lose(old)
 	lost := s.claim(s.nextTask())
 	s.lose(lost)
-	for _, o := range []store.Outcome{failed(time.Second), {Status: outcome.Rejected, Reason: "tool_error"}} {
+	for _, o := range []ledger.Outcome{failed(time.Second), {Status: outcome.Rejected, Reason: "tool_error"}} {
 		r, err := s.Adopt(s.Context(), lost, past(old, o))
-		s.expect(errors.Is(err, store.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
+		s.expect(errors.Is(err, ledger.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
 	}
 	s.is(old.ID, outcome.Queued, "", 2, 2)
 	c := s.claim(s.nextTask())
@@ -154,9 +154,9 @@ func (s *suite) TestExpiry() {
 // TestReleaseOfSettings checks that Release releases only deliveries whose setting is present.
 func (s *suite) TestReleaseOfSettings() {
 	task, auth, ar := s.takeOne(1), s.takeOne(2), s.takeOne(3)
-	s.record(s.claim(task), store.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true})
+	s.record(s.claim(task), ledger.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true})
 	s.heldBack(auth)
-	s.record(s.claim(ar), store.Outcome{Status: outcome.Held, Reason: "gateway_unconfigured", Free: true})
+	s.record(s.claim(ar), ledger.Outcome{Status: outcome.Held, Reason: "gateway_unconfigured", Free: true})
 	for _, tt := range []struct {
 		chains  []uint64
 		gateway bool
@@ -194,7 +194,7 @@ func (s *suite) TestOneLeads() {
 }
 
 // end records the outcome o of a new delivery's first attempt, and returns the delivery's id.
-func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
+func (s *suite) end(agent int, o ledger.Outcome) uuid.UUID {
 	t := s.takeOne(agent)
 	s.record(s.claim(t), o)
 	return t.ID
@@ -202,7 +202,7 @@ func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
 
 // replays calls Replay, checks the number of replayed deliveries, and returns the reasons for the others and the tasks
 // to run.
-func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []ledger.Task) {
 	s.Helper()
 	left, tasks := s.moves(s.Replay, force, want, ids)
 	return left, s.toRun(tasks, want)
@@ -210,15 +210,15 @@ func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]s
 
 // cancels calls Cancel, checks the number of cancelled deliveries, and returns the reasons for the others and the tasks
 // that ended.
-func (s *suite) cancels(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+func (s *suite) cancels(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []ledger.Task) {
 	s.Helper()
 	left, ended := s.moves(s.Cancel, force, want, ids)
 	s.expect(len(s.toRun(ended, want)) == 0, "a cancellation hands out %+v", ended)
 	return left, ended
 }
 
-func (s *suite) moves(move func(context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
-	force bool, want int, ids []uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+func (s *suite) moves(move func(context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []ledger.Task, error),
+	force bool, want int, ids []uuid.UUID) (map[uuid.UUID]string, []ledger.Task) {
 	s.Helper()
 	moved, left, tasks, err := move(s.Context(), ids, force)
 	s.must(err)
@@ -228,7 +228,7 @@ func (s *suite) moves(move func(context.Context, []uuid.UUID, bool) (int, map[uu
 
 // TestReplay checks the effect of a replay on deliveries with each status, and on their budgets.
 func (s *suite) TestReplay() {
-	for i, o := range []store.Outcome{
+	for i, o := range []ledger.Outcome{
 		{Status: outcome.Dead, Reason: "server_error", Called: true},
 		{Status: outcome.Rejected, Reason: "tool_error", Called: true},
 		{Status: outcome.Skipped, Reason: "no_uri"},
@@ -256,15 +256,15 @@ func (s *suite) TestReplay() {
 	s.claim(tasks[0])
 	// Replays go through the backlog like all deliveries.
 	var ids []uuid.UUID
-	for _, t := range s.take(11, store.MaxDispatchedPerAgent) {
-		s.record(s.claim(t), store.Outcome{Status: outcome.Dead, Reason: "timeout"})
+	for _, t := range s.take(11, ledger.MaxDispatchedPerAgent) {
+		s.record(s.claim(t), ledger.Outcome{Status: outcome.Dead, Reason: "timeout"})
 		ids = append(ids, t.ID)
 	}
 	s.Advance(time.Second)
-	others := s.takeRange(11, store.MaxDispatchedPerAgent+1, store.MaxDispatchedPerAgent+3, false)
-	_, tasks = s.replays(false, store.MaxDispatchedPerAgent, ids...)
-	s.expect(len(tasks) == store.MaxDispatchedPerAgent-len(others), "%d of %d places were free, %d handed out",
-		store.MaxDispatchedPerAgent-len(others), store.MaxDispatchedPerAgent, len(tasks))
+	others := s.takeRange(11, ledger.MaxDispatchedPerAgent+1, ledger.MaxDispatchedPerAgent+3, false)
+	_, tasks = s.replays(false, ledger.MaxDispatchedPerAgent, ids...)
+	s.expect(len(tasks) == ledger.MaxDispatchedPerAgent-len(others), "%d of %d places were free, %d handed out",
+		ledger.MaxDispatchedPerAgent-len(others), ledger.MaxDispatchedPerAgent, len(tasks))
 }
 
 // TestReplayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.
@@ -278,7 +278,7 @@ func (s *suite) TestReplayHasFreshBudget() {
 			s.Advance(time.Minute)
 			continue
 		}
-		s.record(c, store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
+		s.record(c, ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
 		if n == attempts {
 			_, tasks := s.replays(false, 1, task.ID)
 			task = tasks[0]
@@ -289,12 +289,12 @@ func (s *suite) TestReplayHasFreshBudget() {
 
 // TestNotReplayed checks which deliveries Replay leaves unchanged.
 func (s *suite) TestNotReplayed() {
-	filtered := s.end(5, store.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
+	filtered := s.end(5, ledger.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
 	s.is(filtered, outcome.Skipped, "filtered", 0, 0)
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
 	s.claim(running)
 	invalid := Feedback(4, 1)
-	s.send(store.Intake{Job: invalid, Refused: "no good"})
+	s.send(ledger.Intake{Job: invalid, Refused: "no good"})
 	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New(), filtered)
 	s.expect(len(tasks) == 0, "handed out %+v", tasks)
 	for id, why := range left {
@@ -311,14 +311,14 @@ func (s *suite) TestNotReplayed() {
 func (s *suite) TestFilteredAtAcceptance() {
 	feedback, response, later := Feedback(1, 1), Feedback(1, 1), Feedback(1, 2)
 	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
-	answers, tasks := s.accept([]store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
+	answers, tasks := s.accept([]ledger.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
 	a := answers[0]
-	s.expect(a.Verdict == store.Accepted && a.Status == outcome.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
+	s.expect(a.Verdict == ledger.Accepted && a.Status == outcome.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
 		tasks)
 	d := s.is(feedback.ID(), outcome.Skipped, "filtered", 0, 0)
 	s.expect(d.Error == "rule 1" && d.Dispatch == 0 && d.FinishedAt != nil, "%+v", d)
-	again, tasks := s.send(store.Intake{Job: feedback})
-	s.expect(again.Verdict == store.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
+	again, tasks := s.send(ledger.Intake{Job: feedback})
+	s.expect(again.Verdict == ledger.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
 	// If the agent has filters of its own, they decide at the check.
 	p, _, err := policy.Parse([]byte(`{"onUnknown": "hold", "filters": [{"action": "deliver"}]}`), policy.Operator, nil)
 	s.must(err)
@@ -326,7 +326,7 @@ func (s *suite) TestFilteredAtAcceptance() {
 	s.must(err)
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Operator, p))
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Own, own))
-	answer, tasks := s.send(store.Intake{Job: Feedback(2, 1), Filtered: "rule 1"})
+	answer, tasks := s.send(ledger.Intake{Job: Feedback(2, 1), Filtered: "rule 1"})
 	s.require(answer.Status == outcome.Queued && len(tasks) == 1, "%+v, tasks %+v", answer, tasks)
 	c := s.claim(tasks[0])
 	s.expect(c.Policy.String() == p.String() && c.OwnPolicy.String() == own.String(), "%s, %s", c.Policy, c.OwnPolicy)
@@ -355,13 +355,13 @@ func (s *suite) TestCancel() {
 	s.fenced(c, failed(time.Second))
 	s.fenced(c, delivered) // the delivery ended; only the attempt gets the outcome
 	d := s.is(running.ID, outcome.Cancelled, "operator", 1, 1)
-	s.expect(slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }), "%+v",
+	s.expect(slices.ContainsFunc(d.History, func(a ledger.Attempt) bool { return a.Outcome == "delivered" }), "%+v",
 		d.History)
 	// A cancelled delivery does not count towards the dispatch limit, and can be replayed.
-	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
+	tasks := s.take(6, ledger.MaxDispatchedPerAgent+1)
 	s.cancels(false, 1, tasks[0].ID)
 	next := s.nextTask()
-	s.expect(next.ID == Feedback(6, store.MaxDispatchedPerAgent+1).ID(), "%+v", next)
+	s.expect(next.ID == Feedback(6, ledger.MaxDispatchedPerAgent+1).ID(), "%+v", next)
 	_, tasks = s.replays(false, 1, queued.ID)
 	s.expect(len(tasks) == 1, "%+v", tasks)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -30,18 +30,18 @@ func revocationOf(client byte, index int) job.Job {
 	return j
 }
 
-func (s *suite) acceptJobs(jobs ...job.Job) []store.Task {
+func (s *suite) acceptJobs(jobs ...job.Job) []ledger.Task {
 	s.Helper()
-	in := make([]store.Intake, len(jobs))
+	in := make([]ledger.Intake, len(jobs))
 	for i, j := range jobs {
-		in[i] = store.Intake{Job: j}
+		in[i] = ledger.Intake{Job: j}
 	}
 	_, tasks := s.accept(in)
 	return tasks
 }
 
 // expectDispatched checks which deliveries were dispatched, and returns their tasks.
-func (s *suite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Task {
+func (s *suite) expectDispatched(tasks []ledger.Task, want ...job.Job) []ledger.Task {
 	s.Helper()
 	var got, ids []string
 	for _, t := range tasks {
@@ -68,9 +68,9 @@ func (s *suite) expectBehind(jobs ...job.Job) {
 }
 
 // bindEvent ends the check of a claimed delivery whose event is as its job describes it.
-func (s *suite) bindEvent(c *store.Claim) *store.Claim {
+func (s *suite) bindEvent(c *ledger.Claim) *ledger.Claim {
 	s.Helper()
-	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.must(s.Bind(s.Context(), c, ledger.Binding{Job: c.Job, Source: c.Source}))
 	return c
 }
 
@@ -83,7 +83,7 @@ func (s *suite) OrderOneAtATime() {
 	s.expectDispatched(s.dispatchBacklog())
 	r := s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 2))
-	r = s.record(s.claim(tasks[0]), store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
+	r = s.record(s.claim(tasks[0]), ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 3))
 	r = s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 4))
@@ -145,7 +145,7 @@ func (s *suite) OrderWaitsForConfirmations() {
 // OrderHeldOnes checks that a held delivery delays no other, and delays others again after its release.
 func (s *suite) OrderHeldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
-	hold := store.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
+	hold := ledger.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
 
 	s.tasks(s.Release(s.Context(), nil, true, 100))
@@ -160,11 +160,11 @@ func (s *suite) OrderHeldOnes() {
 func (s *suite) OrderCheckedInParallel() {
 	s.verify()
 	for client, tt := range []struct {
-		outcome store.Outcome
+		outcome ledger.Outcome
 		delay   time.Duration
 	}{
 		{missed, 0},
-		{store.Outcome{Status: outcome.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
+		{ledger.Outcome{Status: outcome.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
 		{pending, 30 * time.Second},
 	} {
 		var jobs []job.Job
@@ -172,7 +172,7 @@ func (s *suite) OrderCheckedInParallel() {
 			jobs = append(jobs, feedbackBy(byte(client), index+1))
 		}
 		tasks := s.expectDispatched(s.acceptJobs(jobs...), jobs...)
-		var last *store.Claim
+		var last *ledger.Claim
 		for _, task := range tasks {
 			c := s.claim(task)
 			s.expect(!c.MayCall, "%d may be called before its check", c.Job.FeedbackIndex)
@@ -207,7 +207,7 @@ func (s *suite) OrderCheckedInParallel() {
 func (s *suite) OrderLosesItsTurn() {
 	s.verify()
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1), feedbackBy(1, 2))
-	claims := map[uint64]*store.Claim{}
+	claims := map[uint64]*ledger.Claim{}
 	for _, task := range tasks {
 		c := s.claim(task)
 		claims[c.Job.FeedbackIndex] = c
@@ -242,7 +242,7 @@ func (s *suite) OrderDeadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
-	tasks = s.expectDispatched([]store.Task{s.nextTask()}, feedbackBy(1, 1))
+	tasks = s.expectDispatched([]ledger.Task{s.nextTask()}, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 
@@ -265,17 +265,17 @@ func (s *suite) OrderRevocationAfterFeedback() {
 // OrderRevocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation
 // or its expiry, although another feedback with many responses has not ended.
 func (s *suite) OrderRevocationOfEnded() {
-	for client, end := range map[byte]func(store.Task){
-		1: func(t store.Task) {
+	for client, end := range map[byte]func(ledger.Task){
+		1: func(t ledger.Task) {
 			s.claim(t)
 			s.Advance(lease + time.Second)
 			_, dead, err := s.ExpireLeases(s.Context(), 10, 1)
 			s.require(err == nil && dead == 1, "%d, %v", dead, err)
 		},
-		2: func(t store.Task) {
+		2: func(t ledger.Task) {
 			s.cancels(false, 1, t.ID)
 		},
-		3: func(store.Task) {
+		3: func(ledger.Task) {
 			n, err := s.Expire(s.Context(), time.Hour, 10)
 			s.require(err == nil && n == 1, "%d, %v", n, err)
 		},
@@ -305,11 +305,11 @@ func (s *suite) OrderRevocationOfEnded() {
 // called goes before its revocation.
 func (s *suite) OrderReplayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
-	s.record(s.claim(held[0]), store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true})
+	s.record(s.claim(held[0]), ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
 	_, again := s.replays(false, 1, feedbackBy(9, 1).ID())
 	again = s.expectDispatched(again, feedbackBy(9, 1))
-	wait := s.record(s.claim(again[0]), store.Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
+	wait := s.record(s.claim(again[0]), ledger.Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
 	s.expectDispatched(wait.Next)
 	s.Advance(time.Minute)
 	s.expectDispatched(s.record(s.claim(*wait.Task), delivered).Next, revocationOf(9, 1))
@@ -366,7 +366,7 @@ func (s *suite) OrderManyClients() {
 		jobs = append(jobs, feedbackBy(client+1, 1), feedbackBy(client+1, 2))
 	}
 	tasks := s.acceptJobs(jobs...)
-	s.require(len(tasks) == store.MaxDispatchedPerAgent, "%d dispatched", len(tasks))
+	s.require(len(tasks) == ledger.MaxDispatchedPerAgent, "%d dispatched", len(tasks))
 	last, done := map[string]uint64{}, 0
 	for ; len(tasks) > 0; tasks = tasks[1:] {
 		c := s.claim(tasks[0])

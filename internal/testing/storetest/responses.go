@@ -5,7 +5,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -46,7 +46,7 @@ func (s *suite) OrderResponsesUseTwoSlots() {
 	}
 	s.require(len(slow) == 2, "%d responses are dispatched", len(slow))
 	tasks = s.acceptJobs(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(3, 1), feedbackBy(4, 1), feedbackBy(5, 1), feedbackBy(6, 1), feedbackBy(7, 1))
-	s.require(len(tasks) == store.MaxDispatchedPerAgent-2, "%d feedbacks are dispatched", len(tasks))
+	s.require(len(tasks) == ledger.MaxDispatchedPerAgent-2, "%d feedbacks are dispatched", len(tasks))
 	waits := s.record(s.claim(slow[0]), failed(time.Minute))
 	for running := append(waits.Next, append(tasks, slow[1])...); len(running) > 0; running = running[1:] {
 		running = append(running, s.record(s.claim(running[0]), delivered).Next...)

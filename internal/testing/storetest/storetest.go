@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -27,50 +28,50 @@ import (
 
 // Store has the methods that the delivery core and the operators' commands use.
 type Store interface {
-	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+	Accept(ctx context.Context, in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task, error)
 
-	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
-	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
-	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	Adopt(ctx context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error)
-	Hints(ctx context.Context, c *store.Claim) ([]store.Hint, error)
-	Bind(ctx context.Context, c *store.Claim, b store.Binding) error
+	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error)
+	Extend(ctx context.Context, c *ledger.Claim, d time.Duration) error
+	Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error)
+	Adopt(ctx context.Context, c *ledger.Claim, p ledger.SpooledOutcome) (ledger.Recorded, error)
+	Hints(ctx context.Context, c *ledger.Claim) ([]ledger.Hint, error)
+	Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) error
 	ReportVerified(ctx context.Context, chains []uint64) error
 
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
-	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
-	Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error)
-	Backlog(ctx context.Context, limit int) ([]store.Task, error)
-	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
-	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
-	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []ledger.Task, err error)
+	Due(ctx context.Context, limit int) (tasks []ledger.Task, more bool, err error)
+	Backlog(ctx context.Context, limit int) ([]ledger.Task, error)
+	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]ledger.Task, error)
+	Redispatch(ctx context.Context, t ledger.Task) (ledger.Task, bool, error)
+	LostBefore(ctx context.Context, before time.Time, limit int) ([]ledger.Task, error)
 
-	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error)
-	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error)
-	EnableAgent(ctx context.Context, a erc8004.Agent, enabled bool) (released int, tasks []store.Task, err error)
-	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error)
+	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error)
+	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error)
+	EnableAgent(ctx context.Context, a erc8004.Agent, enabled bool) (released int, tasks []ledger.Task, err error)
+	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error)
 	SetPolicy(ctx context.Context, a erc8004.Agent, p policy.Policy) error
 	ReplacePolicy(ctx context.Context, a erc8004.Agent, level policy.Level, p policy.Policy) error
 	AgentRow(ctx context.Context, a erc8004.Agent) (records.AgentRow, error)
 
-	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
-	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+	Delivery(ctx context.Context, id uuid.UUID) (ledger.Delivery, error)
+	DeliveryByKey(ctx context.Context, key string) (ledger.Delivery, error)
 
-	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
+	IgnoreOrder(ctx context.Context, limit int) ([]ledger.Task, error)
 	UseOrder(order func() string)
 }
 
 // Postgres joins the ledger and the operator's records of one database for the suite, because the rules of agents
 // concern both.
 type Postgres struct {
-	*ledger
+	*deliveries
 	*records.Store
 }
 
-type ledger = store.Store
+type deliveries = store.Store
 
 // JoinRecords returns the ledger s together with the records of its database.
 func JoinRecords(s *store.Store) Postgres { return Postgres{s, records.New(s)} }
@@ -130,10 +131,10 @@ func Feedback(agent, index int) job.Job {
 }
 
 // Agent returns the identity of the agent that Feedback(agent, …) is about.
-func Agent(agent int) erc8004.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
+func Agent(agent int) erc8004.Agent { return (&ledger.Claim{Job: Feedback(agent, 1)}).Agent() }
 
 // accept accepts jobs and returns the answers and the dispatched tasks.
-func (s *suite) accept(in []store.Intake) ([]store.Acceptance, []store.Task) {
+func (s *suite) accept(in []ledger.Intake) ([]ledger.Acceptance, []ledger.Task) {
 	s.Helper()
 	out, tasks, err := s.Accept(s.Context(), in)
 	s.must(err)
@@ -141,33 +142,33 @@ func (s *suite) accept(in []store.Intake) ([]store.Acceptance, []store.Task) {
 }
 
 // take accepts n feedbacks of an agent and returns the dispatched tasks.
-func (s *suite) take(agent, n int) []store.Task {
+func (s *suite) take(agent, n int) []ledger.Task {
 	s.Helper()
 	return s.takeRange(agent, 1, n, false)
 }
 
 // takeRange accepts the feedbacks of an agent whose indexes are in [from, to], and returns the dispatched tasks.
-func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
+func (s *suite) takeRange(agent, from, to int, bulk bool) []ledger.Task {
 	s.Helper()
-	in := make([]store.Intake, 0, to-from+1)
+	in := make([]ledger.Intake, 0, to-from+1)
 	for index := from; index <= to; index++ {
-		in = append(in, store.Intake{Job: Feedback(agent, index), Bulk: bulk})
+		in = append(in, ledger.Intake{Job: Feedback(agent, index), Bulk: bulk})
 	}
 	out, tasks := s.accept(in)
 	for _, a := range out {
-		s.require(a.Verdict == store.Accepted, "%+v", a)
+		s.require(a.Verdict == ledger.Accepted, "%+v", a)
 	}
 	return tasks
 }
 
-func (s *suite) takeOne(agent int) store.Task {
+func (s *suite) takeOne(agent int) ledger.Task {
 	s.Helper()
 	tasks := s.take(agent, 1)
 	s.require(len(tasks) == 1, "handed out %v", tasks)
 	return tasks[0]
 }
 
-func (s *suite) claim(t store.Task) *store.Claim {
+func (s *suite) claim(t ledger.Task) *ledger.Claim {
 	s.Helper()
 	c, err := s.Claim(s.Context(), t.ID, t.N, lease)
 	s.must(err)
@@ -179,7 +180,7 @@ func (s *suite) claim(t store.Task) *store.Claim {
 }
 
 // claimNew accepts the feedback of agent 1 with this index, and claims it.
-func (s *suite) claimNew(index int) *store.Claim {
+func (s *suite) claimNew(index int) *ledger.Claim {
 	s.Helper()
 	return s.claim(s.takeRange(1, index, index, false)[0])
 }
@@ -191,9 +192,9 @@ func (s *suite) refused(id uuid.UUID, n int, why string) {
 }
 
 // toRun returns the tasks that are not marked Ended. It fails the test if the number of the others exceeds ended.
-func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
+func (s *suite) toRun(tasks []ledger.Task, ended int) []ledger.Task {
 	s.Helper()
-	run := slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })
+	run := slices.DeleteFunc(slices.Clone(tasks), func(t ledger.Task) bool { return t.Ended })
 	s.expect(len(tasks)-len(run) <= ended, "%d tasks ended, of %d deliveries: %+v", len(tasks)-len(run), ended, tasks)
 	return run
 }
@@ -201,28 +202,28 @@ func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
 // early checks that a claim is refused because the delivery is not due.
 func (s *suite) early(id uuid.UUID, n int) {
 	s.Helper()
-	var early *store.EarlyError
+	var early *ledger.EarlyError
 	d := s.read(id)
 	c, err := s.Claim(s.Context(), id, n, lease)
 	s.expect(c == nil && errors.As(err, &early) && early.Left > 0 && early.Reason == d.Reason && early.Text == d.Error,
 		"a claim of %+v: %+v, %v", d, c, err)
 }
 
-func (s *suite) record(c *store.Claim, o store.Outcome) store.Recorded {
+func (s *suite) record(c *ledger.Claim, o ledger.Outcome) ledger.Recorded {
 	s.Helper()
 	r, err := s.Record(s.Context(), c, o)
 	s.must(err)
 	return r
 }
 
-func (s *suite) fenced(c *store.Claim, o store.Outcome) {
+func (s *suite) fenced(c *ledger.Claim, o ledger.Outcome) {
 	s.Helper()
 	r, err := s.Record(s.Context(), c, o)
-	s.expect(errors.Is(err, store.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s under a lost claim: %+v, %v",
+	s.expect(errors.Is(err, ledger.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s under a lost claim: %+v, %v",
 		o.Status, r, err)
 }
 
-func (s *suite) read(id uuid.UUID) store.Delivery {
+func (s *suite) read(id uuid.UUID) ledger.Delivery {
 	s.Helper()
 	d, err := s.Delivery(s.Context(), id)
 	s.must(err)
@@ -230,7 +231,7 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 }
 
 // is checks a delivery's status, reason, number of attempts and number of attempt rows.
-func (s *suite) is(id uuid.UUID, status outcome.Status, why outcome.Reason, attempts, rows int) store.Delivery {
+func (s *suite) is(id uuid.UUID, status outcome.Status, why outcome.Reason, attempts, rows int) ledger.Delivery {
 	s.Helper()
 	d := s.read(id)
 	s.expect(d.Status == status && d.Reason == why && d.Attempts == attempts && len(d.History) == rows,
@@ -261,20 +262,20 @@ func (s *suite) expireLeases(limit, want, wantDead int) {
 }
 
 // lose lets a claim's lease expire and calls ExpireLeases.
-func (s *suite) lose(c *store.Claim) {
+func (s *suite) lose(c *ledger.Claim) {
 	s.Helper()
 	s.Advance(lease + time.Second)
 	s.expireLeases(100, 1, map[bool]int{true: 1}[c.Budget >= attempts])
 }
 
 // dispatchBacklog dispatches the next deliveries of the backlogs.
-func (s *suite) dispatchBacklog() []store.Task {
+func (s *suite) dispatchBacklog() []ledger.Task {
 	s.Helper()
 	return s.tasks(s.Backlog(s.Context(), 100))
 }
 
 // dispatchDue dispatches the deliveries whose waits are over.
-func (s *suite) dispatchDue() []store.Task {
+func (s *suite) dispatchDue() []ledger.Task {
 	s.Helper()
 	tasks, _, err := s.Due(s.Context(), 100)
 	s.must(err)
@@ -282,7 +283,7 @@ func (s *suite) dispatchDue() []store.Task {
 }
 
 // nextTask returns the one task that Backlog dispatches.
-func (s *suite) nextTask() store.Task {
+func (s *suite) nextTask() ledger.Task {
 	s.Helper()
 	tasks := s.dispatchBacklog()
 	s.require(len(tasks) == 1, "handed out %+v", tasks)
@@ -319,7 +320,7 @@ func (s *suite) require(ok bool, format string, args ...any) {
 }
 
 // tasks returns the tasks, or ends the test if err is not nil.
-func (s *suite) tasks(tasks []store.Task, err error) []store.Task {
+func (s *suite) tasks(tasks []ledger.Task, err error) []ledger.Task {
 	s.Helper()
 	s.must(err)
 	return tasks
@@ -332,14 +333,14 @@ func (s *suite) must(err error) {
 	}
 }
 
-var delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // failed is the outcome of a call that failed: the delivery waits d with its task.
-func failed(d time.Duration) store.Outcome {
-	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+func failed(d time.Duration) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
 // notYet is a free outcome without a call: the delivery waits for d and keeps its task.
-func notYet(d time.Duration) store.Outcome {
-	return store.Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
+func notYet(d time.Duration) ledger.Outcome {
+	return ledger.Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
 }

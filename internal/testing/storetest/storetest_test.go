@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -57,9 +58,9 @@ func TestOrderSwitchedOff(t *testing.T) {
 	open := func(strict bool) storetest.Postgres {
 		return openStore(t, postgres.Config{URL: secret.New(url)}, strict)
 	}
-	var in []store.Intake
+	var in []ledger.Intake
 	for index := range 4 { // of one client
-		in = append(in, store.Intake{Job: storetest.Feedback(1, index+1)})
+		in = append(in, ledger.Intake{Job: storetest.Feedback(1, index+1)})
 	}
 	_, tasks, err := open(true).Accept(t.Context(), in)
 	if err != nil || len(tasks) != 1 {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // OrderReleasedByACheck checks that deliveries whose event is not confirmed yet delay a checked feedback of their client for
@@ -21,7 +21,7 @@ func (s *suite) OrderReleasedByACheck() {
 	s.record(s.claim(tasks[0]), delivered)
 
 	jobs := []job.Job{feedbackBy(2, 2)}
-	for client := range byte(store.MaxDispatchedPerAgent - 1) {
+	for client := range byte(ledger.MaxDispatchedPerAgent - 1) {
 		jobs = append(jobs, feedbackBy(3+client, 1))
 	}
 	tasks = s.expectDispatched(s.acceptJobs(jobs...), jobs...)

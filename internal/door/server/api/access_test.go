@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -128,7 +129,7 @@ func TestDirectScope(t *testing.T) {
 	for line := 1; line <= index+1; line++ {
 		var got api.JobAnswer
 		heraldtest.Must(t, answers.Decode(&got))
-		if want := line > index; (got.Verdict == store.Accepted) != want || !want && got.Error.Code != "forbidden" {
+		if want := line > index; (got.Verdict == ledger.Accepted) != want || !want && got.Error.Code != "forbidden" {
 			t.Errorf("line %d: %+v %+v", line, got, got.Error)
 		}
 	}

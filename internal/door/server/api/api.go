@@ -13,13 +13,13 @@ import (
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
-// Submitter accepts jobs. A sender without store.TrustDirect may not say where and how to call the agent.
+// Submitter accepts jobs. A sender without ledger.TrustDirect may not say where and how to call the agent.
 type Submitter interface {
-	Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]intake.Answer, error)
+	Submit(ctx context.Context, bodies [][]byte, from ledger.Source) ([]intake.Answer, error)
 }
 
 // Config configures an API.

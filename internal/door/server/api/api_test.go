@@ -26,6 +26,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -228,10 +229,10 @@ func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	got := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
-	if got.Verdict != store.Accepted || got.ID == "" || got.Status != outcome.Queued {
+	if got.Verdict != ledger.Accepted || got.ID == "" || got.Status != outcome.Queued {
 		t.Errorf("%+v", got)
 	}
-	if again := call[api.JobAnswer](w, 200, "POST", "/v1/jobs", jobOf(1, 1)); again.Verdict != store.Known || again.ID != got.ID {
+	if again := call[api.JobAnswer](w, 200, "POST", "/v1/jobs", jobOf(1, 1)); again.Verdict != ledger.Known || again.ID != got.ID {
 		t.Errorf("%+v", again)
 	}
 	other := strings.Replace(jobOf(1, 1), `"99"`, `"98"`, 1)
@@ -275,7 +276,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 
 	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
 	heraldtest.Must(t, err)
-	held := store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
+	held := ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
 	_, err = w.store.Record(t.Context(), c, held)
 	heraldtest.Must(t, err)
 	heraldtest.Contains(t, "the next step", w.delivery(revocation).NextStep, feedback, "held auth_required",
@@ -284,7 +285,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	first, second := w.enqueue(2, 1), w.enqueue(2, 2)
 	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
 	heraldtest.Must(t, err)
-	waits := store.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
+	waits := ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
 	_, err = w.store.Record(t.Context(), c, waits)
 	heraldtest.Must(t, err)
 	blocker := w.delivery(first)
@@ -338,7 +339,7 @@ func TestEnqueueLines(t *testing.T) {
 		got = api.JobAnswer{}
 		heraldtest.Must(t, lines.Decode(&got))
 		w.checkLine(got)
-		want := []store.Verdict{store.Accepted, store.Known, intake.Refused, intake.Refused, store.Accepted}[i]
+		want := []ledger.Verdict{ledger.Accepted, ledger.Known, intake.Refused, intake.Refused, ledger.Accepted}[i]
 		heraldtest.Equal(t, fmt.Sprint("line ", i), got.Verdict, want)
 	}
 	if got.Line != 6 { // empty lines count
@@ -383,7 +384,7 @@ func TestEnqueueManyLines(t *testing.T) {
 	answers := json.NewDecoder(res.Body)
 	for i := range lines {
 		var got api.JobAnswer
-		if err := answers.Decode(&got); err != nil || got.Verdict != store.Accepted || got.Line != int64(i+1) {
+		if err := answers.Decode(&got); err != nil || got.Verdict != ledger.Accepted || got.Line != int64(i+1) {
 			t.Fatalf("%d: %+v, %v", i, got, err)
 		}
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // JobAnswer is the result for one job.
 type JobAnswer struct {
 	Line    int64           `json:"line,omitempty"` // JSON Lines: number of the line, from 1
-	Verdict store.Verdict   `json:"verdict"`
+	Verdict ledger.Verdict  `json:"verdict"`
 	ID      string          `json:"id,omitempty"` // of the delivery; empty for refused jobs and AgentUpdated
 	Key     string          `json:"key,omitempty"`
 	Status  outcome.Status  `json:"status,omitempty"`  // current status of the delivery
@@ -84,9 +84,9 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 	}
 	status := http.StatusAccepted
 	switch answer.Verdict {
-	case store.Known:
+	case ledger.Known:
 		status = http.StatusOK
-	case store.Conflict:
+	case ledger.Conflict:
 		status = http.StatusConflict
 	case intake.Refused:
 		status = http.StatusBadRequest
@@ -98,11 +98,11 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]intake.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
 	defer cancel()
-	trust := store.TrustOrdinary
+	trust := ledger.TrustOrdinary
 	if v.May(operator.ScopeDirect) {
-		trust = store.TrustDirect
+		trust = ledger.TrustDirect
 	}
-	answers, err := a.Intake.Submit(ctx, bodies, store.SourceToken(v.Name, trust))
+	answers, err := a.Intake.Submit(ctx, bodies, ledger.SourceToken(v.Name, trust))
 	if err != nil {
 		a.Logger.Warn("jobs could not be accepted", logging.About(logging.Postgres), "jobs", len(bodies), "error", err)
 		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "",
@@ -122,7 +122,7 @@ func describeJob(a intake.Answer) JobAnswer {
 		if a.Forbidden {
 			out.Error.Code = "forbidden"
 		}
-	case store.Conflict:
+	case ledger.Conflict:
 		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
 			Message: a.Path + " " + a.Problem + ": committed jobs stay"}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/google/uuid"
 )
@@ -142,8 +142,8 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[outcome.Status]():  listWords(operator.AllStatuses()),
 		reflect.TypeFor[outcome.Reason]():  listWords(append(outcome.Reasons(), "")),
 		reflect.TypeFor[job.Kind]():        listWords(operator.AllKinds()),
-		reflect.TypeFor[store.Verdict](): listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict,
-			store.Refreshed, intake.Refused}),
+		reflect.TypeFor[ledger.Verdict](): listWords([]ledger.Verdict{ledger.Accepted, ledger.Known, ledger.Conflict,
+			ledger.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[outcome.Status]int64](): {Type: "object", Description: "A count for each status.",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"},
 			PropertyNames:        listWords(operator.AllStatuses())},

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // MoveOne holds the options of replaying or cancelling one delivery.
@@ -76,7 +76,7 @@ func (a *API) moveOne(move operator.Mover) reportHandler {
 			return report, err
 		}
 		left := report.Left[0]
-		if left.Why == store.NoSuchDelivery {
+		if left.Why == ledger.NoSuchDelivery {
 			return nil, refuse(http.StatusNotFound, "not_found", "", "delivery %s not found", left.ID)
 		}
 		return nil, refuse(http.StatusConflict, "not_changed", "",

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -24,7 +24,7 @@ func TestPolicy(t *testing.T) {
 	for i, why := range []string{rule, rule, `{"action":"skip"}`} { // the last is a rule of an earlier policy
 		j, err := job.Parse([]byte(jobOf(1, i+1)), job.Limits{})
 		heraldtest.Must(t, err)
-		_, _, err = w.store.Accept(t.Context(), []store.Intake{{Job: j, Filtered: "rule 1 of the operator's policy of the agent skips the event: " + why}})
+		_, _, err = w.store.Accept(t.Context(), []ledger.Intake{{Job: j, Filtered: "rule 1 of the operator's policy of the agent skips the event: " + why}})
 		heraldtest.Must(t, err)
 	}
 

@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -60,7 +60,7 @@ type agentPage struct {
 	operator.Agent
 	Name    string // CHAIN:AGENT
 	Title   string // the agent's own name, or ""
-	Tools   []store.KnownTool
+	Tools   []ledger.KnownTool
 	Needs   []toolFit
 	Misfits int // calls of the last month that did not fit a tool's schema
 	Totals  map[string]int64
@@ -88,7 +88,7 @@ type toolFit struct {
 }
 
 // fitTools finds the tool for each kind of event, as a delivery does.
-func (p *Pages) fitTools(tools []store.KnownTool) (fits []toolFit) {
+func (p *Pages) fitTools(tools []ledger.KnownTool) (fits []toolFit) {
 	offered := make([]mcpcall.Tool, len(tools))
 	for i, t := range tools {
 		offered[i] = mcpcall.Tool{Name: t.Name}
@@ -98,7 +98,7 @@ func (p *Pages) fitTools(tools []store.KnownTool) (fits []toolFit) {
 		aliases := slices.Concat(mcpcall.Aliases(f.Wanted), p.Operator.Settings.ToolAliases[f.Wanted])
 		if found, ok := mcpcall.Find(offered, f.Wanted, aliases); ok {
 			f.Offered = found.Name
-			f.Schema = slices.Contains(tools, store.KnownTool{Name: found.Name, Schema: true})
+			f.Schema = slices.Contains(tools, ledger.KnownTool{Name: found.Name, Schema: true})
 		}
 		fits = append(fits, f)
 	}

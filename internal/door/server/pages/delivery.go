@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 )
 
 // deliveryPage is the page of one delivery.
@@ -42,7 +42,7 @@ type moment struct {
 
 // attemptView is an attempt with its steps.
 type attemptView struct {
-	store.Attempt
+	ledger.Attempt
 	Steps []stepView
 }
 
@@ -66,7 +66,7 @@ type jobField struct {
 var attemptSteps = []string{"claim", "check", "resolve", "fetch", "connect", "compose", "call", "record"}
 
 // listSteps returns the steps of an attempt. longest is the duration of the longest attempt's steps in µs.
-func listSteps(a store.Attempt, longest int64) []stepView {
+func listSteps(a ledger.Attempt, longest int64) []stepView {
 	steps := make([]stepView, len(attemptSteps))
 	state := "done"
 	var before int64
@@ -230,20 +230,20 @@ func listJob(raw json.RawMessage) (fields []jobField) {
 }
 
 // agentOf returns the agent of a delivery.
-func agentOf(d store.Delivery) erc8004.Agent {
+func agentOf(d ledger.Delivery) erc8004.Agent {
 	return erc8004.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
 }
 
 // deliveryTable is a list of deliveries with the names of their agents.
 type deliveryTable struct {
-	Rows  []store.Delivery
+	Rows  []ledger.Delivery
 	names map[erc8004.Agent]string
 }
 
 // Name returns the name of the agent of a delivery, or "".
-func (t deliveryTable) Name(d store.Delivery) string { return t.names[agentOf(d)] }
+func (t deliveryTable) Name(d ledger.Delivery) string { return t.names[agentOf(d)] }
 
-func (p *Pages) makeTable(ctx context.Context, rows []store.Delivery) (t deliveryTable, err error) {
+func (p *Pages) makeTable(ctx context.Context, rows []ledger.Delivery) (t deliveryTable, err error) {
 	agents := make([]erc8004.Agent, len(rows))
 	for i, d := range rows {
 		agents[i] = agentOf(d)

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -80,7 +80,7 @@ type clientPage struct {
 
 // written sums up the deliveries of a client to one agent.
 type written struct {
-	Last                         store.Delivery
+	Last                         ledger.Delivery
 	Count, Delivered, Open, Lost int
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -70,7 +70,7 @@ func TestPageWords(t *testing.T) {
 	p, err := New(Config{Operator: operator.New(operator.Config{Settings: &config.Config{}})})
 	heraldtest.Must(t, err)
 	why := "the file is not the one that was hashed: the hash on chain is 0x" + strings.Repeat("1", 64) + ", that of the file is 0x" + strings.Repeat("2", 64)
-	ended := deliveryPage{Moments: []moment{{Attempt: &attemptView{Attempt: store.Attempt{Error: why}}}, {Attempt: &attemptView{Attempt: store.Attempt{Error: "another"}}}}}
+	ended := deliveryPage{Moments: []moment{{Attempt: &attemptView{Attempt: ledger.Attempt{Error: why}}}, {Attempt: &attemptView{Attempt: ledger.Attempt{Error: "another"}}}}}
 	ended.FinishedAt, ended.Error, ended.FileVerification = &time.Time{}, why, "mismatch"
 	v := operator.Overview{OpenBreakers: 2, TokensExpired: 4, Workers: 1, Chains: []operator.ChainProgress{{ChainID: 1, Contract: "0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}}
 	agent := agentPage{Chart: &chart{}, Summaries: []summary{{CallSummary: records.CallSummary{Failures: map[outcome.Reason]int{"timeout": 4, "outcome_unknown": 2}}}}}
@@ -97,14 +97,14 @@ func TestPageWords(t *testing.T) {
 
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	show := func(a store.Attempt) string {
+	show := func(a ledger.Attempt) string {
 		var out []string
 		for _, s := range listSteps(a, 1) {
 			out = append(out, s.State)
 		}
 		return strings.Join(out, " ")
 	}
-	for want, a := range map[string]store.Attempt{
+	for want, a := range map[string]ledger.Attempt{
 		"done done done done done done done done":           {Stage: "call", Outcome: "delivered"},
 		"done done failed ahead ahead ahead ahead ahead":    {Stage: "resolve", Outcome: "waiting"},
 		"running ahead ahead ahead ahead ahead ahead ahead": {Stage: "claim"},

@@ -1,4 +1,4 @@
-package store
+package ledger
 
 import (
 	"encoding/json"
@@ -21,8 +21,8 @@ type Registration struct {
 // maxDocumentBytes bounds the stored URI of a document. The agent's row, which every record copies, must stay small.
 const maxDocumentBytes = 200
 
-// encode returns the registration as JSON with bounded texts that Postgres can store, or nil for nil.
-func (r *Registration) encode() []byte {
+// Encode returns the registration as JSON with bounded texts that Postgres can store, or nil for nil.
+func (r *Registration) Encode() []byte {
 	if r == nil {
 		return nil
 	}
@@ -80,9 +80,9 @@ func (o Outcome) LatencyBucket() int {
 	return i
 }
 
-// latencyPosition returns LatencyBucket plus one, since Postgres counts the elements of an array from 1. It returns nil
+// LatencyPosition returns LatencyBucket plus one, since Postgres counts the elements of an array from 1. It returns nil
 // if LatencyBucket returns -1.
-func (o Outcome) latencyPosition() *int32 {
+func (o Outcome) LatencyPosition() *int32 {
 	i := int32(o.LatencyBucket() + 1)
 	if i == 0 {
 		return nil

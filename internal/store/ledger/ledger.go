@@ -1,0 +1,73 @@
+// Package ledger has the vocabulary of the ledger: what its callers give it and get from it, and the rules about these
+// values that need no database. Package store keeps the ledger in Postgres, and package store/model in memory. Commands,
+// pages and the steps of an attempt use this package, and declare the methods of the ledger that they call.
+//
+// A job arrives as an Intake and is answered by an Acceptance. Its delivery gets a Task, a worker's Claim of the task
+// makes one attempt, and the Outcome of the attempt is answered by what was Recorded. A Delivery is what operators see of
+// all this. A Hint is another job for the key of a delivery. Package store describes the terms and the invariants.
+package ledger
+
+import (
+	"errors"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/google/uuid"
+)
+
+// MaxDispatchedPerAgent limits the dispatched deliveries of one agent: those with a task in Redis, and those that are
+// running. The limit keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of
+// other agents.
+const MaxDispatchedPerAgent = 8
+
+// ErrFenced is returned by a write whose claim is lost: its lease expired, an operator cancelled the delivery, or an
+// earlier claim's attempt succeeded and ended the delivery. The write changed nothing, except as described at Record.
+var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
+
+// ErrStale is returned by Adopt if the attempt to which the outcome belongs already has an outcome, or was deleted
+// because it did not count (Outcome.Free). The write changed nothing, and the claim is still valid.
+var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
+
+// ErrNotFound is returned when the requested row does not exist.
+var ErrNotFound = errors.New("not found")
+
+// Task is a task of a delivery that the caller must put into Redis, or remove there if Ended is set. N is the
+// delivery's dispatch counter: a task whose N is not the present value cannot claim the delivery.
+type Task struct {
+	ID       uuid.UUID
+	N        int
+	Kind     string
+	Attempts int // number of earlier attempts; above 0, the task goes to the lane retry
+	// Bulk sends the task to the lane bulk: a queue in Redis that workers serve seldom while other lanes have tasks. It
+	// is set if the delivery is part of a backfill, or was replayed and not attempted since.
+	Bulk bool
+	At   time.Time // earliest time at which the task may run; zero: now
+
+	// Ended: the delivery was released, replayed or cancelled, and no longer needs this task. The caller removes the
+	// task from Redis.
+	Ended bool
+}
+
+// Depth has the number of open deliveries by status, and how late the most overdue delivery is (Overdue). A delivery is
+// overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
+type Depth struct {
+	ByStatus map[outcome.Status]int64
+	Overdue  time.Duration
+}
+
+// NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
+const NoSuchDelivery = "there is no such delivery"
+
+// Vanished is a delivery whose event a reorg removed from the chain.
+type Vanished struct {
+	ID        uuid.UUID
+	Key       string
+	Cancelled bool // AdvanceCursors cancelled the delivery (reorg)
+	Called    bool // the agent was or may have been called
+	// Retraction is the id of the delivery that informs the agent. Zero: no such delivery exists, because the agent was
+	// not called or the event is not a feedback.
+	Retraction uuid.UUID
+}
+
+// WorkerGone is how long a worker counts as running after its last report (ReportVerified, records.ReportWorker).
+const WorkerGone = time.Minute
