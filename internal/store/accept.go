@@ -44,7 +44,10 @@ func (s *Store) Accept(ctx context.Context,
 	}
 	err = s.retryAccept(ctx, func() error {
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) (err error) {
-			out, tasks, err = s.acceptIn(ctx, tx, rows)
+			if err := s.LockAgents(ctx, tx, arrivalAgents(rows)); err != nil {
+				return err
+			}
+			out, tasks, err = s.acceptLocked(ctx, tx, rows)
 			return err
 		})
 	})
@@ -169,15 +172,6 @@ func newArrival(it ledger.Intake) (arrival, error) {
 // isAgentUpdate reports whether a is an AgentUpdated that is not Refused. Such a job only raises its agent's epoch; it
 // becomes no delivery.
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
-
-// acceptIn locks the agents of any number of jobs in the transaction tx, and then accepts the jobs (acceptLocked).
-func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx,
-	in []arrival) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
-	if err := s.LockAgents(ctx, tx, arrivalAgents(in)); err != nil {
-		return nil, nil, err
-	}
-	return s.acceptLocked(ctx, tx, in)
-}
 
 // acceptLocked accepts any number of jobs, MaxAccept at a time, and dispatches from their agents' backlogs. tx has
 // locked the agents. out[i] is the answer to in[i].

@@ -21,19 +21,7 @@ const reviewAgain = time.Minute
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []ledger.Review, err error) {
 	ctx, end := s.StartCall(ctx, &err, "take the deliveries whose event is read again")
 	defer end()
-	rows, _ := s.Conns.Query(ctx, `WITH due AS MATERIALIZED (
-			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1
-			   FOR UPDATE SKIP LOCKED
-		), taken AS (
-			UPDATE herald.hints h SET review_at = now() + $2::interval
-			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
-			RETURNING h.delivery_id
-		)
-		SELECT d.id, d.key, d.job, n.rank, n.recent
-		  FROM taken t JOIN herald.history d ON d.id = t.delivery_id
-		       CROSS JOIN LATERAL (SELECT max(rank) AS rank, max(created_at) > now() - $2::interval AS recent
-		                             FROM herald.hints h WHERE h.delivery_id = d.id) n
-		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
+	rows, _ := s.Conns.Query(ctx, statements.Text("take_reviews"), limit, reviewAgain)
 	var l ledger.Review
 	var raw []byte
 	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.Newest, &l.Recent}, func() error {
