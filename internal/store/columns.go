@@ -79,9 +79,9 @@ func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 	}
 }
 
-// encodeNames returns the first maxNames of list as JSON, or nil for none.
+// encodeNames returns the names of list in storable form (storable.Names) as JSON, or nil for none.
 func encodeNames(list []string) []byte {
-	names := boundNames(list)
+	names := storable.Names(list)
 	if names == nil {
 		return nil
 	}
@@ -106,15 +106,3 @@ func formatStepTimes(micros []int32) *string {
 	out := string(append(text, '}'))
 	return &out
 }
-
-// boundNames returns the first maxNames of list in storable form, each cut to storable.MaxName.
-func boundNames(list []string) []string {
-	var out []string
-	for _, s := range list[:min(len(list), maxNames)] {
-		out = append(out, storable.Text(s, storable.MaxName))
-	}
-	return out
-}
-
-// maxNames limits the number of names in a list.
-const maxNames = 16

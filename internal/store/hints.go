@@ -115,7 +115,7 @@ func (s *Store) Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) (er
 	var mayCall bool
 	queueNamed(batch, statements.Named("bind"), pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
-		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
+		"trust": int(b.Source.Trust), "corrected": storable.Names(b.Corrected), "chain_id": int64(a.ChainID),
 		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
 		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)}).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })

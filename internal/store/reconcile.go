@@ -199,14 +199,6 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 	return tasks, err
 }
 
-// Clock returns Postgres' time, and the time when Postgres started.
-func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
-	ctx, end := s.StartCall(ctx, &err, "read the clock of Postgres")
-	defer end()
-	err = s.Conns.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
-	return now, started, err
-}
-
 // Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
 func (s *Store) Depth(ctx context.Context) (d ledger.Depth, err error) {
 	ctx, end := s.StartCall(ctx, &err, "count open deliveries")

@@ -231,6 +231,14 @@ func (p *Pool) Close() {
 	}
 }
 
+// Clock returns Postgres' time, and the time when Postgres started.
+func (p *Pool) Clock(ctx context.Context) (now, started time.Time, err error) {
+	ctx, end := p.StartCall(ctx, &err, "read the clock of Postgres")
+	defer end()
+	err = p.Conns.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
+	return now, started, err
+}
+
 // Ping returns an error with a short explanation if the database does not answer.
 func (p *Pool) Ping(ctx context.Context) error {
 	ctx, cancel := p.WithDeadline(ctx)

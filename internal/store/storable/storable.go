@@ -199,6 +199,18 @@ func Text(s string, limit int) string {
 	return s[:end] + "…"
 }
 
+// Names returns the first maxNames of list in storable form, each cut to MaxName.
+func Names(list []string) []string {
+	var out []string
+	for _, s := range list[:min(len(list), maxNames)] {
+		out = append(out, Text(s, MaxName))
+	}
+	return out
+}
+
+// maxNames limits the number of names in a list.
+const maxNames = 16
+
 // OrNull returns a pointer to s, or nil if s is empty.
 func OrNull(s string) *string {
 	if s == "" {
