@@ -107,7 +107,6 @@ func TestQueryPlans(t *testing.T) {
 	for name, st := range map[string]struct{ sql, args string }{
 		"record":        {statements.Text("record"), groupArguments("record")},
 		"agents_of":     {statements.Text("agents_of"), `ARRAY[` + id + `]::uuid[]`},
-		"held_disabled": {statements.Text("held_disabled"), ``},
 		"displace":      {statements.Text("displace"), id + `, 'k'`},
 		"switched_off":  {statements.Text("switched_off"), `true, 500`},
 		"of all agents": {statements.Text("switched_off"), `false, 500`},

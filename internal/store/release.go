@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
@@ -86,48 +85,4 @@ func mendedReasons(o ledger.Outcome, claimed int64) (reasons []outcome.Reason, s
 		return []outcome.Reason{outcome.AuthRequired}, claimed
 	}
 	return nil, 0
-}
-
-// ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
-// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. It calls except at
-// most once per agent. except may be nil.
-// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
-// an error, both describe the committed part, and a second call continues.
-func (s *Store) ReleaseEnabled(ctx context.Context,
-	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
-	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
-	agents, err := s.listHeldDisabled(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
-	for _, a := range agents {
-		if except != nil && except(a) {
-			continue
-		}
-		n, more, err := s.ReleaseAfter(ctx, a, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(a))
-		released, tasks = released+n, append(tasks, more...)
-		if err != nil {
-			return released, tasks, fmt.Errorf("agent %s: %w", a, err)
-		}
-	}
-	return released, tasks, nil
-}
-
-// listHeldDisabled lists the enabled agents that have deliveries held because the agent was disabled (agent_disabled).
-func (s *Store) listHeldDisabled(ctx context.Context) ([]erc8004.Agent, error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	rows, _ := s.Conns.Query(ctx, statements.Text("held_disabled"))
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
-}
-
-// markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the
-// change sets StatePending and clears failing_since.
-func markNotDisabled(a erc8004.Agent) func(context.Context, pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
-			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`,
-			a.ChainID, a.Registry, a.ID)
-		return err
-	}
 }

@@ -20,7 +20,6 @@ import (
 
 // ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
-	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error)
 	ReleaseHeld(ctx context.Context, a erc8004.Agent,
 		reasons ...outcome.Reason) (released int, tasks []ledger.Task, err error)
 }
@@ -28,6 +27,7 @@ type ReleaserLedger interface {
 // ReleaserRecords is the part of the operator's records that a Releaser uses.
 type ReleaserRecords interface {
 	AgentRow(ctx context.Context, a erc8004.Agent) (records.AgentRow, error)
+	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error)
 }
 
 // callableReasons are the reasons of deliveries that are held because Herald does not know the agent's endpoint or
@@ -132,7 +132,7 @@ func (r *Releaser) Run(ctx context.Context) {
 // Release does one round. It releases the deliveries that were held because their agents were disabled, if the agents
 // are enabled now, and the deliveries of the agents that MarkCallable named.
 func (r *Releaser) Release(ctx context.Context) error {
-	n, tasks, err := r.Ledger.ReleaseEnabled(ctx, r.Disabled)
+	n, tasks, err := r.Records.ReleaseEnabled(ctx, r.Disabled)
 	r.Dispatcher.Dispatch(ctx, tasks)
 	if n > 0 {
 		r.Logger.Info("deliveries whose agents are enabled are released", "released", n)

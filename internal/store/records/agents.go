@@ -229,6 +229,50 @@ func (s *Store) EnableAgent(ctx context.Context, a erc8004.Agent,
 	})
 }
 
+// ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
+// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. It calls except at
+// most once per agent. except may be nil. An agent whose deliveries it releases has no longer StateDisabled.
+// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
+// an error, both describe the committed part, and a second call continues.
+func (s *Store) ReleaseEnabled(ctx context.Context,
+	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
+	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
+	agents, err := s.listHeldDisabled(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, a := range agents {
+		if except != nil && except(a) {
+			continue
+		}
+		n, more, err := s.ledger.ReleaseAfter(ctx, a, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(a))
+		released, tasks = released+n, append(tasks, more...)
+		if err != nil {
+			return released, tasks, fmt.Errorf("agent %s: %w", a, err)
+		}
+	}
+	return released, tasks, nil
+}
+
+// listHeldDisabled lists the enabled agents that have deliveries held because the agent was disabled (agent_disabled).
+func (s *Store) listHeldDisabled(ctx context.Context) ([]erc8004.Agent, error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("held_disabled"))
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
+}
+
+// markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the
+// change sets StatePending and clears failing_since.
+func markNotDisabled(a erc8004.Agent) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`,
+			a.ChainID, a.Registry, a.ID)
+		return err
+	}
+}
+
 // CountAgents counts the rows of herald.agents by AgentRow.State. A state that no agent has is missing in counts.
 func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "count agents")

@@ -225,3 +225,30 @@ func TestLargePolicy(t *testing.T) {
 		t.Error(c.Policy.OnUnknown, c.Policy.BatchSize)
 	}
 }
+
+// TestReleaseEnabledInPages releases more agents, and more deliveries of one agent, than a page contains.
+func TestReleaseEnabledInPages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for from := 1; from <= 1100; from += 500 {
+		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
+	}
+	for agent := 2; agent <= 4; agent++ {
+		accept(t, s, feedbacks(agent, 1, 2)...)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL`)
+	exec(t, s, `UPDATE herald.agents SET enabled = false, state = 'disabled' WHERE agent_id = 3`)
+	asked := map[erc8004.Agent]int{}
+	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a erc8004.Agent) bool {
+		if asked[a]++; asked[a] > 1 {
+			t.Errorf("asked again about %s", a) // a query for each held delivery
+		}
+		return a == agentNamed("4")
+	})
+	if n != 1102 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent+2 || err != nil {
+		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
+	}
+	if left := value[string](t, s, `SELECT string_agg(DISTINCT agent_id::text, ' ') FROM herald.deliveries WHERE status = 'held'`); left != "3 4" {
+		t.Errorf("still held are those of %s", left)
+	}
+}

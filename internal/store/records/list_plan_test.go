@@ -113,6 +113,7 @@ func TestListPlans(t *testing.T) {
 		"agents of a name": func() error { _, err := s.AgentsNamed(t.Context(), "Name", 20); return err },
 		"the depth":        func() error { _, err := s.Depth(t.Context()); return err },
 		"what is stuck":    func() error { _, err := s.ListStuck(t.Context()); return err },
+		"held in vain":     func() error { _, _, err := s.ReleaseEnabled(t.Context(), nil); return err },
 		"a blocker": func() error {
 			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 				return err
@@ -158,6 +159,28 @@ func TestListPlansOfABurst(t *testing.T) {
 			if most := 1500.0; read > most && name != "of an agent" || read > most+5000 {
 				t.Errorf("%s reads %.0f rows: %s\n%s", name, read, q.SQL, plan)
 			}
+		}
+	}
+}
+
+// TestHeldOfADisabledAgent: ReleaseEnabled reads few of the many held deliveries of an agent that is disabled.
+func TestHeldOfADisabledAgent(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	execScript(t, s, fillLists)
+	execScript(t, s, `UPDATE herald.agents SET enabled = agent_id > 2;
+		UPDATE herald.work SET status = 'held', reason = 'agent_disabled', next_attempt_at = NULL, agent_id = 1;
+		UPDATE herald.work SET reason = 'auth_required', agent_id = 2 WHERE order_seq % 2 = 0`)
+	execScript(t, s, "VACUUM ANALYZE herald.work, herald.agents")
+	asked.take()
+	n, _, err := s.ReleaseEnabled(t.Context(), nil)
+	if n != 0 || err != nil {
+		t.Errorf("%d released, %v", n, err)
+	}
+	for _, q := range asked.take() {
+		if read, plan := explainRead(t, s, q); read > 100 {
+			t.Errorf("it reads %.0f rows: %s\n%s", read, q.SQL, plan)
 		}
 	}
 }
