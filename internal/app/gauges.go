@@ -86,7 +86,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(sharedLimits, shared)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	if depth, err := g.store.Depth(ctx); err != nil {
+	if depth, err := g.records.Depth(ctx); err != nil {
 		g.log.Warn("metrics: open deliveries could not be counted", logging.About(logging.Postgres), "error", err)
 	} else {
 		for status, n := range depth.ByStatus {

@@ -73,7 +73,6 @@ var groupStatements = map[string]groupStatement{
 	"lost_before":     {statements.Text("lost_before"), `now(), 500`, []usedIndex{byPlace}},
 	"overdue":         {statements.Text("overdue"), `'15 s', md5('1')::uuid, 500`, []usedIndex{byPlace}},
 	"release":         {statements.Text("release"), `'{1}', true, 500`, []usedIndex{byPlace}},
-	"depth":           {statements.Text("depth"), ``, []usedIndex{byPlace, {`work_due`, ``}}},
 }
 
 const oneAgent, oneDelivery = `8453, '0xaa', '1'`, `md5('1')::uuid`

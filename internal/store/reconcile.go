@@ -199,23 +199,6 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 	return tasks, err
 }
 
-// Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
-func (s *Store) Depth(ctx context.Context) (d ledger.Depth, err error) {
-	ctx, end := s.StartCall(ctx, &err, "count open deliveries")
-	defer end()
-	d.ByStatus = map[outcome.Status]int64{outcome.Queued: 0, outcome.Running: 0, outcome.Waiting: 0, outcome.Held: 0}
-	rows, _ := s.Conns.Query(ctx, statements.Text("depth"))
-	var status outcome.Status
-	var n int64
-	var late float64
-	_, err = pgx.ForEachRow(rows, []any{&status, &n, &late}, func() error {
-		d.ByStatus[status] = n
-		d.Overdue = max(d.Overdue, time.Duration(late*float64(time.Second)))
-		return nil
-	})
-	return d, err
-}
-
 // Release releases at most limit deliveries that were held because a setting was missing, if this process has the
 // setting now: it puts them into their agents' backlogs. The setting is an RPC URL for one of the chains, or an Arweave
 // gateway (gateway). Release returns the tasks with which the deliveries were held; the caller removes them from Redis.

@@ -37,24 +37,6 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-func TestDepth(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 12)...)
-	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
-	record(t, s, claim(t, s, tasks[1]), waiting(-time.Hour))
-	record(t, s, claim(t, s, tasks[2]), delivered)
-	record(t, s, claim(t, s, tasks[3]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
-	claim(t, s, tasks[4])
-	d, err := s.Depth(t.Context())
-	if err != nil || d.ByStatus[outcome.Queued] != 7 || d.ByStatus[outcome.Waiting] != 2 || d.ByStatus[outcome.Held] != 1 || d.ByStatus[outcome.Running] != 1 || len(d.ByStatus) != 4 {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if d.Overdue < time.Hour || d.Overdue > time.Hour+time.Minute {
-		t.Errorf("overdue %s", d.Overdue)
-	}
-}
-
 // TestLostLeaseGivesUpItsTurn: an earlier delivery arrives while a later one of its ordering key has the turn. The worker
 // of the later one dies. The earlier delivery is dispatched, and then the later one.
 func TestLostLeaseGivesUpItsTurn(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -105,28 +104,4 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 		t.Error(got, err)
 	}
 	heraldtest.Must(t, tx.Rollback(t.Context()))
-}
-
-func TestOverdueOfEach(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for status, sql := range map[outcome.Status]string{
-		outcome.Waiting: `status = 'waiting', next_attempt_at = now() - interval '10 minutes'`,
-		outcome.Queued:  `handed_at = now() - interval '10 minutes'`,
-		outcome.Running: `status = 'running', claim_no = 1, lease_until = now() - interval '10 minutes'`,
-		outcome.Held:    `status = 'held', accepted_at = now() - interval '10 minutes', handed_at = NULL`,
-	} {
-		t.Run(string(status), func(t *testing.T) {
-			emptyStore(t, s)
-			acceptOne(t, s, feedback(1, 1))
-			exec(t, s, `UPDATE herald.deliveries SET `+sql)
-			d, err := s.Depth(t.Context())
-			if err != nil || d.ByStatus[status] != 1 {
-				t.Errorf("%+v, %v", d, err)
-			}
-			if late := d.Overdue > 9*time.Minute && d.Overdue < 11*time.Minute; late != (status != outcome.Held) {
-				t.Errorf("overdue %s", d.Overdue)
-			}
-		})
-	}
 }

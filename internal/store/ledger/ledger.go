@@ -11,7 +11,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
 
@@ -46,13 +45,6 @@ type Task struct {
 	// Ended: the delivery was released, replayed or cancelled, and no longer needs this task. The caller removes the
 	// task from Redis.
 	Ended bool
-}
-
-// Depth has the number of open deliveries by status, and how late the most overdue delivery is (Overdue). A delivery is
-// overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
-type Depth struct {
-	ByStatus map[outcome.Status]int64
-	Overdue  time.Duration
 }
 
 // NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
