@@ -1,10 +1,10 @@
-// Package ledger has the vocabulary of the ledger: what its callers give it and get from it, and the rules about these
-// values that need no database. Package store keeps the ledger in Postgres, and package store/model in memory. Commands,
-// pages and the steps of an attempt use this package, and declare the methods of the ledger that they call.
+// Package ledger has the types of the ledger: what its callers give it and get from it, and the rules about these
+// values that need no database. Package store keeps the ledger in Postgres, and package store/model keeps one in memory.
+// Commands, pages and the steps of an attempt use this package, and declare the methods of the ledger that they call.
 //
-// A job arrives as an Intake and is answered by an Acceptance. Its delivery gets a Task, a worker's Claim of the task
-// makes one attempt, and the Outcome of the attempt is answered by what was Recorded. A Delivery is what operators see of
-// all this. A Hint is another job for the key of a delivery. Package store describes the terms and the invariants.
+// A job arrives as an Intake, and the ledger answers with an Acceptance. Its delivery gets a Task. A worker runs the
+// task with a Claim, and records the Outcome of the attempt. A Delivery is what operators see of all this. A Hint is
+// another job with the key of a delivery. The comment of package store defines the terms and has the invariants.
 package ledger
 
 import (

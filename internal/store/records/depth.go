@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Depth has the number of open deliveries by status, and how late the most overdue delivery is (store.Store.Overdue). A
-// delivery is overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
+// Depth has the number of open deliveries by status, and how late the most overdue delivery is. A delivery is overdue
+// if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
 type Depth struct {
 	ByStatus map[outcome.Status]int64
 	Overdue  time.Duration
