@@ -1,5 +1,5 @@
 // Package ledger has the types of the ledger: what its callers give it and get from it, and the rules about these
-// values that need no database. Package store keeps the ledger in Postgres, and package store/model keeps one in memory.
+// values that need no database. Package store keeps the ledger in Postgres, and package store/model in memory.
 // Commands, pages and the steps of an attempt use this package, and declare the methods of the ledger that they call.
 //
 // A job arrives as an Intake, and the ledger answers with an Acceptance. Its delivery gets a Task. A worker runs the
