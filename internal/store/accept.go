@@ -192,7 +192,7 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx,
 	in []arrival) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
 	out = make([]ledger.Acceptance, len(in))
-	byAgent := make(map[erc8004.Agent][]ledger.Task)
+	byAgent := make(tasksByAgent)
 	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 		return nil, nil, err
 	}
@@ -211,8 +211,7 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx,
 // listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
 // no job can have added to its backlog: each of its jobs is Refused, is an AgentUpdated, or became a new delivery that
 // waits, has a task, or was filtered. byAgent has the tasks that acceptPart has dispatched so far.
-func listAgentsToDispatch(in []arrival, out []ledger.Acceptance,
-	byAgent map[erc8004.Agent][]ledger.Task) []erc8004.Agent {
+func listAgentsToDispatch(in []arrival, out []ledger.Acceptance, byAgent tasksByAgent) []erc8004.Agent {
 	isDispatched := make(map[uuid.UUID]bool, len(in))
 	for _, dispatched := range byAgent {
 		for _, t := range dispatched {
@@ -250,7 +249,7 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 // these answers to Accepted. The answer stays undecided if the key has a delivery, or if an earlier arrival has the
 // same key. New tasks are added to byAgent.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance,
-	byAgent map[erc8004.Agent][]ledger.Task) error {
+	byAgent tasksByAgent) error {
 	var rows []arrival
 	added := make(map[string]bool, len(in)) // by key
 	for i, a := range in {
@@ -284,7 +283,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []le
 // answerInserted returns the answer Accepted for an arrival whose delivery was inserted. row describes that delivery.
 // The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another one
 // (behind_earlier), and else Queued. A new task is added to byAgent.
-func (a arrival) answerInserted(row newRow, byAgent map[erc8004.Agent][]ledger.Task) ledger.Acceptance {
+func (a arrival) answerInserted(row newRow, byAgent tasksByAgent) ledger.Acceptance {
 	status := outcome.Queued
 	switch {
 	case a.Refused != "":

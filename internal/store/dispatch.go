@@ -31,10 +31,13 @@ func SplitAgents(agents []erc8004.Agent) (chains []int64, registries, ids []stri
 	return chains, registries, ids
 }
 
+// tasksByAgent has new tasks by the agents of their deliveries.
+type tasksByAgent map[erc8004.Agent][]ledger.Task
+
 // dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent. It
 // returns their tasks in the order of interleaveAgents. tx has locked the agents.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent) ([]ledger.Task, error) {
-	byAgent := make(map[erc8004.Agent][]ledger.Task, len(agents))
+	byAgent := make(tasksByAgent, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, byAgent); err != nil {
 		return nil, err
 	}
@@ -46,8 +49,7 @@ func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.
 const maxDispatchRounds = 32
 
 // dispatchInto is dispatchAgents, but adds the tasks to byAgent instead of returning them.
-func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent,
-	byAgent map[erc8004.Agent][]ledger.Task) error {
+func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent, byAgent tasksByAgent) error {
 	if len(agents) == 0 {
 		return nil
 	}
@@ -98,7 +100,7 @@ func readDispatched(rows pgx.Rows, add func(ledger.Task, erc8004.Agent) error) (
 // interleaveAgents returns the tasks of all agents in this order: the first task of each agent, then the second of
 // each, and so on. So workers run tasks of different agents at the same time. Tasks of one agent would wait for each
 // other: for the lock of the agent's row when they are recorded, and for the permits of their origin.
-func interleaveAgents(byAgent map[erc8004.Agent][]ledger.Task) (tasks []ledger.Task) {
+func interleaveAgents(byAgent tasksByAgent) (tasks []ledger.Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(byAgent)))
 	for nth := range ledger.MaxDispatchedPerAgent {
 		for _, a := range agents {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -51,7 +50,7 @@ func (h holder) isFiltered() bool { return h.status == outcome.Skipped && h.reas
 // Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery
 // (displaceHolder). New tasks are added to byAgent. It returns errConcurrentUpdate if a key no longer has a delivery.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance,
-	byAgent map[erc8004.Agent][]ledger.Task) error {
+	byAgent tasksByAgent) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -124,7 +123,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 //   - The delivery is a retraction, whose job this package made: nothing changes.
 //   - Otherwise: answerHint.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
+	byAgent tasksByAgent) (ledger.Acceptance, error) {
 	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	if a.Refused != "" {
 		return out, nil
@@ -268,7 +267,7 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 // waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
 // (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	byAgent map[erc8004.Agent][]ledger.Task) (out ledger.Acceptance, err error) {
+	byAgent tasksByAgent) (out ledger.Acceptance, err error) {
 	if a.id, err = freeKey(ctx, tx, h.id, a.key); err != nil {
 		return out, err
 	}
@@ -296,7 +295,7 @@ func freeKey(ctx context.Context, tx pgx.Tx, id uuid.UUID, key string) (uuid.UUI
 // insertOne inserts the delivery of the arrival a, and returns its answer. It returns errConcurrentUpdate if another
 // delivery has the key. A new task is added to byAgent.
 func (s *Store) insertOne(ctx context.Context, tx pgx.Tx, a arrival,
-	byAgent map[erc8004.Agent][]ledger.Task) (out ledger.Acceptance, err error) {
+	byAgent tasksByAgent) (out ledger.Acceptance, err error) {
 	made, err := s.insertDeliveries(ctx, tx, []arrival{a})
 	if err != nil {
 		return out, fmt.Errorf("insert %s: %w", a.key, err)

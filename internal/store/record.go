@@ -95,7 +95,7 @@ func (s *Store) recordIn(ctx context.Context, tx pgx.Tx, q recordRequest) (ledge
 	if err != nil || q.outcome.Gone == nil {
 		return rec, err
 	}
-	byAgent := make(map[erc8004.Agent][]ledger.Task)
+	byAgent := make(tasksByAgent)
 	err = s.replaceEvent(ctx, tx, q.claim.ID, q.claim.Job, *q.outcome.Gone, byAgent)
 	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
 	return rec, err

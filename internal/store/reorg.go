@@ -113,7 +113,7 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, found foundRows,
 	if err != nil {
 		return nil, err
 	}
-	byAgent := make(map[erc8004.Agent][]ledger.Task)
+	byAgent := make(tasksByAgent)
 	for i, known := range called {
 		if known.Kind == "" {
 			continue
@@ -165,7 +165,7 @@ func (h holder) retracts() string {
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
 // (delays_until).
 func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
-	byAgent map[erc8004.Agent][]ledger.Task) (uuid.UUID, error) {
+	byAgent tasksByAgent) (uuid.UUID, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
@@ -196,8 +196,7 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 
 // retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
 // called. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
-func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder,
-	byAgent map[erc8004.Agent][]ledger.Task) error {
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent tasksByAgent) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
@@ -223,7 +222,7 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder,
 //   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
 //   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
+	byAgent tasksByAgent) (ledger.Acceptance, error) {
 	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		informed, _, err := s.wasRetracted(ctx, tx, h, known)
@@ -315,7 +314,7 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 //   - h ended because its event was missing (mayReopen): h is queued again.
 //   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[erc8004.Agent][]ledger.Task) (ledger.Acceptance, error) {
+	byAgent tasksByAgent) (ledger.Acceptance, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return ledger.Acceptance{}, err
@@ -347,7 +346,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are
 // added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g ledger.Gone,
-	byAgent map[erc8004.Agent][]ledger.Task) error {
+	byAgent tasksByAgent) error {
 	holders, err := s.readHolders(ctx, tx, hasID, id)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []ledger.Revie
 func (s *Store) EndReview(ctx context.Context, l ledger.Review, next *job.Job) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
-	byAgent := make(map[erc8004.Agent][]ledger.Task)
+	byAgent := make(tasksByAgent)
 	err = s.retryAccept(ctx, func() error {
 		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
@@ -89,7 +89,7 @@ func (s *Store) EndReview(ctx context.Context, l ledger.Review, next *job.Job) (
 // event of the review, it keeps the delivery's action. Then isOpen reports that nothing was accepted, because a
 // retraction that has not ended may be calling the agent. New tasks are added to byAgent.
 func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l ledger.Review, next job.Job,
-	byAgent map[erc8004.Agent][]ledger.Task) (isOpen bool, err error) {
+	byAgent tasksByAgent) (isOpen bool, err error) {
 	if !next.SameEvent(l.Job) {
 		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, ledger.Gone{Next: &next}, byAgent)
 	}
