@@ -47,7 +47,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 			break
 		}
 		cursor = page.cursor
-		if cursors[cursor] || len(cursors) >= maxListPages-1 {
+		if cursors[cursor] || len(cursor) > maxCursor || len(cursors) >= maxListPages-1 {
 			l.cut = true
 			break
 		}

@@ -66,6 +66,26 @@ func TestToolsPagesAndFreshness(t *testing.T) {
 	}
 }
 
+// TestLongCursor: a listing keeps the cursors of its pages, so it ends at a cursor that is too long.
+func TestLongCursor(t *testing.T) {
+	t.Parallel()
+	for length, want := range map[int]int{maxCursor: maxListPages, maxCursor + 1: 1} {
+		var pages atomic.Int32
+		ctx, p, ep := dial(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if method != "tools/list" {
+				return false
+			}
+			n := pages.Add(1)
+			reply(w, id, fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"%0*d"}`, n, length, n))
+			return true
+		}})
+		set, err := p.Tools(ctx, ep, false)
+		if err != nil || !set.Cut || len(set.Tools) != want || int(pages.Load()) != want {
+			t.Errorf("cursors of %d bytes: %d tools of %d pages, cut %v, %v", length, len(set.Tools), pages.Load(), set.Cut, err)
+		}
+	}
+}
+
 func TestListRefused(t *testing.T) {
 	t.Parallel()
 	for name, tools := range map[string]string{"no list": `{"tools":"none"}`, "no object": `[1]`} {

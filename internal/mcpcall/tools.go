@@ -14,6 +14,7 @@ import (
 // Bounds of a tool list. Honest agents stay far below them.
 const (
 	maxListPages = 20
+	maxCursor    = 8 << 10 // bytes of a page's cursor; a listing keeps all of them until it ends
 	maxListTools = 1000
 	maxToolName  = 256     // bytes of a name; MCP allows 128 characters
 	maxListBytes = 1 << 20 // bytes of all schemas of an agent
