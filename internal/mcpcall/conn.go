@@ -156,6 +156,7 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 		}
 		return Answer{}, failure
 	}
+	defer c.acquireMasking(len(response.Result))()
 	answer, err := readAnswer(response.Result, c.redact)
 	answer.Protocol = c.protocol
 	answer.maskSecrets(c.redact)
@@ -229,5 +230,20 @@ func (c *conn) mask(s string) string {
 	if c.redact == nil {
 		return s
 	}
+	defer c.acquireMasking(len(s))()
 	return c.redact.Replace(s)
+}
+
+// acquireMasking waits until n bytes from the agent may be masked, which can allocate a hundred times as much memory.
+// It returns a function that ends the masking. It ignores the end of calls, because an answer must not be lost. The
+// wait is short: no holder of Config.Decoding waits for an agent. The caller must hold no part of Config.Decoding.
+func (c *conn) acquireMasking(n int) (release func()) {
+	if c.redact == nil {
+		return func() {}
+	}
+	release, err := c.pool.cfg.Decoding.Acquire(context.Background(), n)
+	if err != nil {
+		return func() {} // never: the context does not end
+	}
+	return release
 }

@@ -1,10 +1,8 @@
 package secret
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/hex"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -66,19 +64,16 @@ func (m *Masker) Replace(s string) string {
 	if m == nil {
 		return s
 	}
-	spans := append(m.findPlain(s), m.findEscaped(s, maxEscapes)...)
+	spans := m.find(s, maxEscapes)
 	if len(spans) == 0 {
 		return s
 	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	var out strings.Builder
 	done := 0
 	for _, x := range spans {
-		if x.from >= done {
-			out.WriteString(s[done:x.from])
-			out.WriteString(mask)
-		}
-		done = max(done, x.to)
+		out.WriteString(s[done:x.from])
+		out.WriteString(mask)
+		done = x.to
 	}
 	out.WriteString(s[done:])
 	return out.String()
@@ -87,41 +82,61 @@ func (m *Masker) Replace(s string) string {
 // span is a range of bytes in a text.
 type span struct{ from, to int }
 
-// findEscaped finds secrets that appear after decoding at most depth levels of escapes.
-func (m *Masker) findEscaped(s string, depth int) (found []span) {
+// find returns the ranges of s that contain secrets, in order and without overlaps. It decodes at most depth levels of
+// escapes. An agent chooses s and can choose secrets too (session ids), so find holds no more ranges than s has, and no
+// table with an offset for each byte.
+func (m *Masker) find(s string, depth int) []span {
+	found := m.findPlain(s)
+	if depth == 0 {
+		return found
+	}
 	for _, e := range escapes {
-		read := e.unescape(s)
-		if read == s {
-			continue
-		}
-		inner := m.findPlain(read)
-		if depth > 1 {
-			inner = append(inner, m.findEscaped(read, depth-1)...)
-		}
-		if len(inner) == 0 {
-			continue
-		}
-		at := e.mapOffsets(s)
-		for _, x := range inner {
-			found = append(found, span{at[x.from], at[x.to]})
+		if read := e.unescape(s); read != s {
+			inner := m.find(read, depth-1)
+			e.mapSpans(s, inner)
+			found = mergeSpans(found, inner)
 		}
 	}
 	return found
 }
 
-// findPlain finds unescaped secrets.
+// mergeSpans merges two lists of spans that are in order and have no overlaps. It joins spans that overlap.
+func mergeSpans(a, b []span) []span {
+	if len(a) == 0 {
+		return b
+	}
+	merged := make([]span, 0, max(len(a), len(b)))
+	for len(a)+len(b) > 0 {
+		from := &a
+		if len(a) == 0 || len(b) > 0 && b[0].from < a[0].from {
+			from = &b
+		}
+		x := (*from)[0]
+		*from = (*from)[1:]
+		if last := len(merged) - 1; last >= 0 && x.from < merged[last].to {
+			merged[last].to = max(merged[last].to, x.to)
+			continue
+		}
+		merged = append(merged, x)
+	}
+	return merged
+}
+
+// findPlain returns the ranges of s that contain unescaped secrets, in order and without overlaps.
 func (m *Masker) findPlain(s string) (found []span) {
 	find := func(t string, fits func(x span) bool) {
+		var of []span // in order, because each search begins after the last range
 		for at := 0; ; {
 			i := strings.Index(s[at:], t)
 			if i < 0 {
-				return
+				break
 			}
 			x := span{at + i, at + i + len(t)}
 			if at = x.from + 1; fits(x) {
-				found, at = append(found, x), x.to
+				of, at = append(of, x), x.to
 			}
 		}
+		found = mergeSpans(found, of)
 	}
 	for _, t := range m.anywhere {
 		find(t, func(span) bool { return true })
@@ -151,12 +166,16 @@ var escapes = []escape{{'\\', readBackslash}, {'%', readPercent}, {'&', readEnti
 
 // unescape returns s with the escapes decoded.
 func (e escape) unescape(s string) string {
-	var out []byte
+	var out strings.Builder
 	done := 0 // number of bytes of s that are in out
 	for i := strings.IndexByte(s, e.begins); i >= 0; {
 		next := i + 1
 		if r, n := e.readOne(s[i:]); n > 0 {
-			out = utf8.AppendRune(append(out, s[done:i]...), r)
+			if done == 0 {
+				out.Grow(len(s)) // no escape is shorter than its rune
+			}
+			out.WriteString(s[done:i])
+			out.WriteRune(r)
 			next = i + n
 			done = next
 		}
@@ -167,26 +186,46 @@ func (e escape) unescape(s string) string {
 	if done == 0 {
 		return s
 	}
-	return string(append(out, s[done:]...))
+	out.WriteString(s[done:])
+	return out.String()
 }
 
-// mapOffsets returns, for each byte of unescape(s) and for its end, the offset in s from which it originates.
-func (e escape) mapOffsets(s string) []int {
-	at := make([]int, 0, len(s)+1)
-	for i := 0; i < len(s); {
-		n, width := 0, 1
-		if s[i] == e.begins {
-			var r rune
-			if r, n = e.readOne(s[i:]); n > 0 {
-				width = utf8.RuneLen(r)
+// mapSpans replaces offsets in unescape(s) by the offsets in s from which they originate. spans are in order and do not
+// overlap, so one pass over s is enough.
+func (e escape) mapSpans(s string, spans []span) {
+	i, read := 0, 0 // the same position in s and in unescape(s)
+	next := indexOrEnd(s, e.begins)
+	mapOffset := func(offset int) int {
+		for {
+			if next < i {
+				next = i + indexOrEnd(s[i:], e.begins)
 			}
+			if offset < read+next-i || next == len(s) {
+				return i + offset - read
+			}
+			i, read = next, read+next-i
+			r, n := e.readOne(s[i:])
+			width := utf8.RuneLen(r)
+			if n == 0 { // this byte begins no escape
+				n, width = 1, 1
+			}
+			if offset < read+width {
+				return i
+			}
+			i, read = i+n, read+width
 		}
-		for range width {
-			at = append(at, i)
-		}
-		i += max(n, 1)
 	}
-	return append(at, len(s))
+	for k := range spans {
+		spans[k] = span{mapOffset(spans[k].from), mapOffset(spans[k].to)}
+	}
+}
+
+// indexOrEnd returns the offset of the first b in s, or len(s).
+func indexOrEnd(s string, b byte) int {
+	if i := strings.IndexByte(s, b); i >= 0 {
+		return i
+	}
+	return len(s)
 }
 
 // readBackslash decodes the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
