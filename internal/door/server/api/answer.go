@@ -143,10 +143,26 @@ func (r *request) readBody(v any) error {
 	return nil
 }
 
-// readJSON reads a body of JSON. It refuses another Content-Type, and a body of more than limit bytes, if possible
-// before it reads the body. Its errors are *refusal.
+// readMediaType returns the media type of a request's body. It refuses a compressed body, because Herald decompresses
+// none. Its errors are *refusal.
+func readMediaType(w http.ResponseWriter, r *http.Request) (string, error) {
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
+		w.Header().Set("Accept-Encoding", "identity") // RFC 9110, section 15.5.16
+		return "", refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
+			"the body has Content-Encoding %.40q: send it uncompressed", coding)
+	}
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return kind, nil
+}
+
+// readJSON reads a body of JSON. It refuses another Content-Type, a compressed body, and a body of more than limit
+// bytes, if possible before it reads the body. Its errors are *refusal.
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+	kind, err := readMediaType(w, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case kind != "application/json":
 		return nil, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
 			"send Content-Type: application/json")
 	}

@@ -255,6 +255,16 @@ func TestEnqueue(t *testing.T) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
+	for _, mediaType := range []string{"application/json", "application/x-ndjson"} {
+		res := w.send("POST", "/v1/jobs", ownToken, mediaType, strings.NewReader("\x1f\x8b\b"),
+			func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") })
+		var e api.ErrorAnswer
+		heraldtest.Must(t, json.NewDecoder(res.Body).Decode(&e))
+		if res.StatusCode != http.StatusUnsupportedMediaType || !strings.Contains(e.Error.Message, `"gzip"`) ||
+			res.Header.Get("Accept-Encoding") != "identity" {
+			t.Errorf("a compressed %s: %s, %+v", mediaType, res.Status, e)
+		}
+	}
 	// A request whose Content-Length exceeds the limit is refused before its body is read.
 	body, feed := io.Pipe()
 	defer feed.Close()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -49,10 +48,12 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) 
 	}
 	defer release()
 	r = r.WithContext(tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header)))
-	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
-	case "application/json":
+	switch kind, err := readMediaType(w, r); {
+	case err != nil:
+		a.answerError(w, r, err)
+	case kind == "application/json":
 		a.enqueueOne(w, r, v)
-	case "application/x-ndjson":
+	case kind == "application/x-ndjson":
 		a.enqueueLines(w, r, v)
 	default:
 		a.answerError(w, r, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
