@@ -135,7 +135,7 @@ func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
 	if err != nil {
 		return p, nil, err
 	}
-	if p, warnings, err = policy.Load(path, raw, os.ReadFile); err != nil {
+	if p, warnings, err = policy.Load(path, raw, policy.ReadFile); err != nil {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, warnings, err
@@ -207,7 +207,7 @@ func (o *Operator) EditPolicy(ctx context.Context, ref AgentRef, actor string, e
 }
 
 func readPolicyFile(path string) ([]byte, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := policy.ReadFile(path)
 	if err != nil {
 		err = NewMisuse("the policy cannot be read: %v", err)
 	}

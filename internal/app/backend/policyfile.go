@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/reload"
@@ -21,7 +20,7 @@ func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time
 	if cfg.PolicyFile == "" {
 		return nil, nil
 	}
-	f, err := reload.Open(reload.Config[policy.Policy]{Name: "policy file", Path: cfg.PolicyFile, Read: os.ReadFile,
+	f, err := reload.Open(reload.Config[policy.Policy]{Name: "policy file", Path: cfg.PolicyFile, Read: policy.ReadFile,
 		Parse: func(raw []byte, read func(string) ([]byte, error)) (policy.Policy, error) {
 			p, warnings, err := policy.Load(cfg.PolicyFile, raw, read)
 			for _, w := range warnings {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/big"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +19,28 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
+
+// ReadFile reads a policy file, or a file of clients. It refuses a file of more than MaxFileBytes.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	// The size is only a hint: the size of a device is 0, and a file may grow.
+	raw := bytes.NewBuffer(make([]byte, 0, min(info.Size(), MaxFileBytes)+bytes.MinRead))
+	if _, err = raw.ReadFrom(io.LimitReader(f, MaxFileBytes+1)); err != nil {
+		return nil, err
+	}
+	if raw.Len() > MaxFileBytes {
+		return nil, fmt.Errorf("%s is longer than %d bytes", path, MaxFileBytes)
+	}
+	return raw.Bytes(), nil
+}
 
 // Load reads and parses the operator's default policy. The names of files of clients are relative to its folder. read
 // reads a file. The error begins with the path.
@@ -37,6 +61,8 @@ func Load(path string, raw []byte, read func(path string) ([]byte, error)) (Poli
 const (
 	MaxBytes = 16 << 10 // bytes of the document, and of its canonical form
 	MaxRules = 100
+
+	MaxFileBytes = 32 << 20 // bytes of a file of clients: 780,000 addresses
 )
 
 var (

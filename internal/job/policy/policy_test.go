@@ -3,6 +3,8 @@ package policy_test
 import (
 	"errors"
 	"math/big"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/policytest"
 )
 
@@ -282,6 +285,29 @@ func TestParseRefuses(t *testing.T) {
 	if _, _, err := policy.Parse([]byte(when(`{"client":{"file":"clients.txt"}}`)), policy.Own, nil); err == nil ||
 		err.Error() != "filters[1].when.client: names a file: only the operator's policy file can" {
 		t.Errorf("a file where none is allowed: got %v", err)
+	}
+}
+
+// TestReadFile checks that a policy that names a wrong file, such as a log or a device, is refused before the file fills
+// the memory.
+func TestReadFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "clients.txt")
+	heraldtest.Must(t, os.WriteFile(file, []byte(alice), 0o600))
+	if raw, err := policy.ReadFile(file); string(raw) != alice || err != nil {
+		t.Errorf("got %q, %v", raw, err)
+	}
+	heraldtest.Must(t, os.Truncate(file, policy.MaxFileBytes))
+	if raw, err := policy.ReadFile(file); len(raw) != policy.MaxFileBytes || err != nil {
+		t.Errorf("the longest file: %d bytes, %v", len(raw), err)
+	}
+	heraldtest.Must(t, os.Truncate(file, policy.MaxFileBytes+1))
+	for _, name := range []string{file, "/dev/zero"} {
+		document := `{"filters":[{"action":"skip","when":{"client":{"file":"` + name + `"}}}]}`
+		_, _, err := policy.Load("/policy.json", []byte(document), policy.ReadFile)
+		if err == nil || !strings.Contains(err.Error(), "filters[0].when.client.file: cannot be read: "+name+" is longer than 33554432 bytes") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
