@@ -171,6 +171,24 @@ func TestPoison(t *testing.T) {
 			t.Errorf("task: %s: %v", name, err)
 		}
 	}
+	// In the old backend's list, no element stops the elements after it, which one transaction stores.
+	var elements []intake.Element
+	for _, hostile := range []map[string]string{documents(), venom} {
+		for _, text := range hostile {
+			for _, body := range []string{text, `{"action_type":"` + text + `"}`, `{"` + text + `":{},"type":"` + text + `"}`} {
+				elements = append(elements, intake.Element{Body: []byte(body), Length: int64(len(body))})
+			}
+		}
+	}
+	last, _ := w.rate(devnet.Feedback{AgentID: goodID})
+	elements = append(elements, intake.Element{Body: asJSON(last), Length: int64(len(asJSON(last)))})
+	taken, err := w.intake.FromList(heraldtest.Within(t, 20*time.Second), elements)
+	heraldtest.Must(t, err)
+	for i, a := range taken {
+		if isLast := i == len(taken)-1; (a.Verdict == intake.Rejected) == isLast {
+			t.Errorf("element %d of the list: %+v", i, a)
+		}
+	}
 
 	ended := map[string]int{}
 	for _, id := range ids {
