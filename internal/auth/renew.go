@@ -468,6 +468,12 @@ type renewalError struct {
 func (e *renewalError) Error() string { return e.text }
 func (e *renewalError) Unwrap() error { return e.cause }
 
+// LacksToken reports whether err means that no access token could be obtained.
+func LacksToken(err error) bool {
+	_, ok := errors.AsType[*renewalError](err)
+	return ok
+}
+
 // isRemembered reports whether err is a remembered failure, so that no request was made.
 func isRemembered(err error) bool {
 	var renewal *renewalError

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/google/uuid"
 )
 
@@ -174,6 +175,39 @@ func TestChargeOfResolutions(t *testing.T) {
 		a.pass.Leave()
 		heraldtest.Equal(t, name, b.Usage(t.Context(), erc8004.Agent{ID: "1"}).Connections, c.want)
 		b.Close()
+	}
+}
+
+// TestSlowAuthorizationIsCharged: requests for an access token that take 15 s use up the agent's budget, whether the
+// agent's authorization server is slow, or the agent refuses its token and is slow to name that server.
+func TestSlowAuthorizationIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ahead atomic.Int64 // of the worker's clock
+	k := w.budgeted(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	k.executor.Authorizer = w.authorizing().executor.Authorizer
+	for name, toAgent := range map[string]bool{"authorization server": false, "agent's metadata": true} {
+		s := guarded(t, oauthtest.Options{})
+		id := w.guardedBy(s, clientFor(s))
+		if toAgent {
+			k.mustDeliver(w.accept(w.feedback(id)), 1, "")
+			if used := k.efforts.Usage(t.Context(), w.agentOf(id)).Connections; used > 5 {
+				t.Errorf("%s: %g s of connections are used before", name, used)
+			}
+			s.Revoke()
+		}
+		s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+			if s.ToAgent(r) != toAgent || r.URL.Path == "/mcp" {
+				return false
+			}
+			ahead.Add(int64(15 * time.Second))
+			http.Error(rw, "not now", http.StatusServiceUnavailable)
+			return true
+		})
+		must(k.deliver(t.Context(), w.accept(w.feedback(id)), 1))
+		if used := k.efforts.Usage(t.Context(), w.agentOf(id)).Connections; used < 15 {
+			t.Errorf("%s: %g s of connections are used", name, used)
+		}
 	}
 }
 

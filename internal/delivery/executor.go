@@ -146,7 +146,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if _, err = a.pass.AdmitDomain(ctx, a.endpoint.URL, !a.endpoint.unbound); err != nil {
 		return err
 	}
-	if a.auth, err = e.Authorizer.Authorize(ctx, a.subject(), a.endpoint.Endpoint); err != nil {
+	if err = e.authorizeEndpoint(ctx, a); err != nil {
 		return err
 	}
 
@@ -203,7 +203,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 // prepareAuthorized prepares the call of a at the endpoint with its credential. If the agent refuses the access token,
 // it prepares the call again with another one.
 func (e *Executor) prepareAuthorized(ctx context.Context, a *attempt, names []string, fresh bool) error {
-	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
+	return e.withTokenRefresh(ctx, a, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
 		a.call, err = e.prepareCall(ctx, a, at, names, fresh)
 		return err
 	})
@@ -212,7 +212,7 @@ func (e *Executor) prepareAuthorized(ctx context.Context, a *attempt, names []st
 // callAuthorized makes the prepared call of a at the endpoint with its credential. If the agent refuses the access
 // token, it makes the call again with another one.
 func (e *Executor) callAuthorized(ctx context.Context, a *attempt) error {
-	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
+	return e.withTokenRefresh(ctx, a, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
 		a.answer, err = e.callTool(ctx, a, at)
 		return err
 	})

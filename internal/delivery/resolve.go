@@ -184,6 +184,42 @@ func (a *attempt) subject() auth.Subject {
 	}
 }
 
+// authorizeEndpoint sets a.auth: the endpoint with the agent's stored credential.
+func (e *Executor) authorizeEndpoint(ctx context.Context, a *attempt) (err error) {
+	began := e.Now()
+	if a.auth, err = e.Authorizer.Authorize(ctx, a.subject(), a.endpoint.Endpoint); err != nil {
+		a.chargeAuthorization(e.Now().Sub(began), auth.LacksToken(err))
+		return err
+	}
+	_, isOAuth := a.auth.Stored()
+	a.chargeAuthorization(e.Now().Sub(began), isOAuth)
+	return nil
+}
+
+// withTokenRefresh makes a request with a.auth. If the agent refuses the access token, it repeats the request with
+// another one (auth.Authorizer.WithTokenRefresh).
+func (e *Executor) withTokenRefresh(ctx context.Context, a *attempt,
+	request func(context.Context, mcpcall.Endpoint) error) error {
+	began, requests := e.Now(), time.Duration(0)
+	err := e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) error {
+		began := e.Now()
+		defer func() { requests += e.Now().Sub(began) }()
+		return request(ctx, at)
+	})
+	_, isOAuth := a.auth.Stored()
+	a.chargeAuthorization(e.Now().Sub(began)-requests, isOAuth)
+	return err
+}
+
+// chargeAuthorization charges the time in which an access token was obtained to the agent's effort budget, because the
+// agent's owner chooses the authorization server, which may be slow. isOAuth is false if the time was spent for another
+// reason, such as a slow Postgres. A quick success is not charged (chargeResolution).
+func (a *attempt) chargeAuthorization(took time.Duration, isOAuth bool) {
+	if isOAuth && took > time.Second {
+		a.pass.Spend(effort.Connections, 0, took)
+	}
+}
+
 // displayEndpoint returns the endpoint for pages and logs: without the query, user information and arguments, which may
 // be secret.
 func displayEndpoint(e mcpcall.Endpoint) string {

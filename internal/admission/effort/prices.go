@@ -5,8 +5,8 @@ import "time"
 // A What is a kind of work for an agent that costs worker time.
 type What int
 
-// The kinds of work: tool calls, new connections (and finding the endpoint in the agent's registration), tools/list
-// requests, and fetches of the files of feedback and of responses, which anyone may write.
+// The kinds of work: tool calls, new connections (and finding the endpoint in the agent's registration, and obtaining
+// an access token), tools/list requests, and fetches of the files of feedback and of responses, which anyone may write.
 const (
 	Calls What = iota
 	Connections

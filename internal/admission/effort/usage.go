@@ -15,7 +15,7 @@ type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
 	Left        float64 `json:"leftSeconds"`           // negative: the agent has used more than the budget
 	Calls       float64 `json:"callSeconds"`           // worker time used for tool calls and not refilled yet
-	Connections float64 `json:"connectionSeconds"`     // the same for new connections and reading registrations
+	Connections float64 `json:"connectionSeconds"`     // the same for new connections, registrations and access tokens
 	Listings    float64 `json:"listingSeconds"`        // the same for tools/list requests
 	Fetches     float64 `json:"fetchSeconds"`          // the same for fetching the files of feedback and responses
 	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of an attempt, without fetching files; 0: unknown
