@@ -43,7 +43,7 @@ func (b *chainBench) runRaw(ctx context.Context, n int) {
 	node := newRawNode(n)
 	server := httptest.NewServer(node)
 	defer server.Close()
-	b.backfill(ctx, wayRaw, n, 1, uint64(len(node.blocks)), chainEnv(server.URL, node.reputation, "all"))
+	b.backfill(ctx, wayRaw, n, 1, node.Head, chainEnv(server.URL, rawReputation, "all"))
 }
 
 // anvilChain is an anvil with events.
