@@ -220,16 +220,6 @@ func (s *suite) heldBack(t ledger.Task) {
 	s.record(s.claim(t), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 }
 
-// TestLateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
-func (s *suite) TestLateSuccessOfWhatEnded() {
-	old := s.claim(s.takeOne(1))
-	s.lose(old)
-	s.cancels(false, 1, old.ID)
-	s.fenced(old, delivered)
-	d := s.is(old.ID, outcome.Cancelled, "operator", 1, 1)
-	s.expect(d.History[0].Outcome == "delivered", "%+v", d.History)
-}
-
 // TestRecordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
 // rejected.
 func (s *suite) TestRecordTwice() {
@@ -379,18 +369,16 @@ func (s *suite) TestAgentsDisabledAndEnabled() {
 	s.is(other.ID, outcome.Held, "auth_required", 0, 0)
 }
 
-// TestPolicy checks that a claim has the agent's present policy.
+// TestPolicy checks that a claim has the agent's present policy, also if the agent was unknown when the policy was set.
 func (s *suite) TestPolicy() {
-	c := s.claim(s.takeOne(1))
+	hold := func(agent int) { s.must(s.SetPolicy(s.Context(), Agent(agent), policy.Policy{OnUnknown: "hold"})) }
+	tasks := s.take(1, 2)
+	c := s.claim(tasks[0])
 	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(2), policy.Policy{OnUnknown: "hold"})) // inserts the agent
-	c = s.claim(s.takeOne(2))
-	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(2), policy.Policy{OnUnknown: "resend"}))
-	tasks := s.take(3, 2)
-	c = s.claim(tasks[0])
-	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(3), policy.Policy{OnUnknown: "hold"})) // between two claims
-	c = s.claim(tasks[1])
-	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
+	hold(1)
+	hold(2)
+	for _, t := range []ledger.Task{tasks[1], s.takeOne(2)} {
+		c = s.claim(t)
+		s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
+	}
 }
