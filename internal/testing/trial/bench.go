@@ -60,8 +60,6 @@ func (b *Bench) Programs(t testing.TB) Programs {
 		heraldtest.Must(t, err)
 		source = filepath.Dir(string(module))
 	}
-	source, err = filepath.Abs(source)
-	heraldtest.Must(t, err)
 	b.programs, err = Build(ctx, source, filepath.Join(b.dir, "bin"))
 	heraldtest.Must(t, err)
 	return b.programs
