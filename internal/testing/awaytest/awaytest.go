@@ -62,9 +62,13 @@ func Ways(t testing.TB) []Way {
 	heraldtest.Must(t, err)
 	nothing := filepath.Join(t.TempDir(), "none")
 	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
-	write(t, filepath.Join(broken, "run.json"), "not JSON")
-	runFile(t, ofOwn, embedded.RunFile{PID: os.Getpid(), Database: "herald@db.example:5432/herald"})
-	runFile(t, lost, embedded.RunFile{PID: os.Getpid(), DatabaseURL: "postgres://herald@/herald?host=" + url.QueryEscape(nothing)})
+	heraldtest.Must(t, os.WriteFile(filepath.Join(broken, "run.json"), []byte("not JSON"), 0o600))
+	heraldtest.Must(t, embedded.WriteRunFile(ofOwn, embedded.RunFile{PID: os.Getpid(), Database: "herald@db.example:5432/herald"}))
+	heraldtest.Must(t, embedded.WriteRunFile(lost, embedded.RunFile{PID: os.Getpid(),
+		DatabaseURL: "postgres://herald@/herald?host=" + url.QueryEscape(nothing)}))
+	nowhere, err := url.Parse(empty)
+	heraldtest.Must(t, err)
+	nowhere.Path = "/nowhere"
 
 	return []Way{
 		{Name: "Postgres is not running", Env: own(at("127.0.0.1:1")), Timeout: brief,
@@ -74,7 +78,7 @@ func Ways(t testing.TB) []Way {
 		{Name: "a wrong password", Env: own(at(answering(t, &pgproto3.ErrorResponse{Severity: "FATAL",
 			SeverityUnlocalized: "FATAL", Code: "28P01", Message: `password authentication failed for user "u"`}))),
 			Says: []string{"Postgres refuses the connection", "password authentication failed", "in DATABASE_URL"}},
-		{Name: "no such database", Env: own(otherDatabase(t, empty)),
+		{Name: "no such database", Env: own(nowhere.String()),
 			Says: []string{"Postgres refuses the connection", `database "nowhere" does not exist`, "in DATABASE_URL"}},
 		{Name: "pending migrations", Env: own(empty), Says: []string{"the database lacks", "run `worker migrate`"}, Schema: true},
 		{Name: "a REDIS_URL that names no database", Env: []string{"DATABASE_URL=" + migrated, "REDIS_URL=redis://:" + Password + "@127.0.0.1/none", keys},
@@ -115,11 +119,6 @@ func (w Way) Complaint(code int, out, errs string) string {
 	return ""
 }
 
-func write(t testing.TB, path, text string) {
-	t.Helper()
-	heraldtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
-}
-
 // heldFolder returns a data folder that this process has locked, as a worker does.
 func heldFolder(t testing.TB) string {
 	t.Helper()
@@ -130,19 +129,6 @@ func heldFolder(t testing.TB) string {
 	return dir
 }
 
-func runFile(t testing.TB, dir string, r embedded.RunFile) {
-	t.Helper()
-	heraldtest.Must(t, embedded.WriteRunFile(dir, r))
-}
-
-func otherDatabase(t testing.TB, address string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	heraldtest.Must(t, err)
-	u.Path = "/nowhere"
-	return u.String()
-}
-
 // olderCluster returns a data folder that looks like a cluster of Postgres 9, which is not installed anywhere.
 func olderCluster(t testing.TB) string {
 	t.Helper()
@@ -151,7 +137,7 @@ func olderCluster(t testing.TB) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	data := filepath.Join(dir, "postgres", "data")
 	heraldtest.Must(t, os.MkdirAll(data, 0o755))
-	write(t, filepath.Join(data, "PG_VERSION"), "9\n")
+	heraldtest.Must(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("9\n"), 0o600))
 	if os.Geteuid() != 0 {
 		return dir
 	}

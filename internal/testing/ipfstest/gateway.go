@@ -24,12 +24,8 @@ import (
 type Behaviour struct {
 	// Status answers every request with this status instead of content.
 	Status int
-	// RetryAfter is the Retry-After header that is sent with Status.
-	RetryAfter string
 	// HTML answers with a web page and status 200.
 	HTML bool
-	// Redirect answers 302 with this URL.
-	Redirect string
 	// Hold blocks every request until the channel is closed or the client disconnects.
 	Hold <-chan struct{}
 	// NoCAR answers CAR requests with 406. EmptyCAR answers them with 200 and a CAR without blocks.
@@ -115,12 +111,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case b.Status != 0:
-		if b.RetryAfter != "" {
-			w.Header().Set("Retry-After", b.RetryAfter)
-		}
 		http.Error(w, http.StatusText(b.Status), b.Status)
-	case b.Redirect != "":
-		http.Redirect(w, r, b.Redirect, http.StatusFound)
 	case b.HTML:
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<!doctype html><title>Gateway</title><p>Please use a browser."))

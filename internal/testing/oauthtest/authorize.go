@@ -86,7 +86,6 @@ func (s *Server) register(r *http.Request) (map[string]any, error) {
 		Redirects   []string `json:"redirect_uris"`
 		Method      string   `json:"token_endpoint_auth_method"`
 		Application string   `json:"application_type"`
-		Scope       string   `json:"scope"`
 	}
 	err := json.NewDecoder(r.Body).Decode(&in)
 	method := cmp.Or(in.Method, MethodBasic) // RFC 7591 §2

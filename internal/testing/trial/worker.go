@@ -105,8 +105,6 @@ type LogLine struct {
 	Message  string `json:"msg"`
 	Address  string `json:"address"`
 	Delivery string `json:"delivery"`
-	Status   string `json:"status"`
-	Reason   string `json:"reason"`
 	Error    string `json:"error"`
 	AheadOf  string `json:"ahead_of"`
 }
