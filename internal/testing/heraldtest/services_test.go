@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/hibiken/asynq"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -85,28 +84,6 @@ func TestDroppedWithOpenConnections(t *testing.T) {
 	if conn, err := pgx.Connect(t.Context(), url); err == nil {
 		_ = conn.Close(t.Context())
 		t.Error("the database is still there")
-	}
-}
-
-func TestRedisKinds(t *testing.T) {
-	for name, start := range map[string]func(testing.TB) string{"any": Redis, "real": RealRedis, "mini": MiniRedis} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for range 2 {
-				opt, err := asynq.ParseRedisURI(start(t))
-				Must(t, err)
-				c := opt.MakeRedisClient().(redis.UniversalClient)
-				if n, err := c.DBSize(t.Context()).Result(); err != nil || n != 0 {
-					t.Errorf("%d keys, %v", n, err)
-				}
-				if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
-					t.Error(err)
-				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
-			}
-		})
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"testing"
 )
@@ -51,15 +50,4 @@ func TestTexts(t *testing.T) {
 	Fails(&f, "the stop", gone, "words", io.EOF)
 	Contains(t, "what is said", f.said, `the list: there is no "two" in`, `the log: "secret" is in`,
 		`the start: no error, want one with ["words"]`, `the stop: gone, want "words"`, `the stop: gone, want "EOF"`)
-}
-
-func TestLog(t *testing.T) {
-	t.Parallel()
-	var log Log
-	logger := log.Logger(slog.LevelInfo)
-	logger.Info("told")
-	logger.Debug("untold")
-	if log.Count("told") != 1 || !strings.HasSuffix(log.String(), "msg=told\n") {
-		t.Errorf("the log holds %q", log.String())
-	}
 }
