@@ -91,18 +91,17 @@ func buildAgent(ctx context.Context, t *testing.T, code string) (program string)
 // TestThirdPartyGoReceiver: an author's agent with the receiver gets feedback, a revocation and a batch from a complete
 // Herald. It takes a repeated delivery once, and refuses forged signatures.
 func TestThirdPartyGoReceiver(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
-	t.Cleanup(cancel)
+	g := newGuest(t)
+	ctx := g.ctx
 	must := func(err error) {
 		t.Helper()
 		heraldtest.Must(t, err)
 	}
-	scratch := t.TempDir()
 	listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
 	url := "http://" + address + "/mcp"
 	program := buildAgent(ctx, t, readmeAgent(t, address, "http://"+listen))
-	agent, err := Program{Name: "agent", Path: program, Log: filepath.Join(scratch, "agent.log")}.Start()
+	agent, err := Program{Name: "agent", Path: program, Log: filepath.Join(g.scratch, "agent.log")}.Start()
 	must(err)
 	t.Cleanup(func() {
 		if err := agent.End(); err != nil {
@@ -111,17 +110,7 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 	})
 	must(awaitListening(ctx, agent, address))
 
-	list, err := json.Marshal(map[string]any{"servers": map[string]any{"8453:1": map[string]string{"transport": "http", "url": url}}})
-	must(err)
-	servers := filepath.Join(scratch, "servers.json")
-	must(os.WriteFile(servers, list, 0o600))
-	site := shared.Open(ctx, t, Config{Database: "receiver", Logs: filepath.Join(scratch, "logs"), Env: []string{
-		"HERALD_SERVERS_FILE=" + servers, "HERALD_PUBLIC_URL=http://" + listen, "HERALD_LISTEN=" + listen,
-		"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
-	w, err := site.Worker(WorkerConfig{Name: "worker"})
-	must(err)
-	must(w.Ready(ctx))
-
+	w := g.openReceiver(t, "receiver", listen, url)
 	log := func() string {
 		text, err := os.ReadFile(agent.Log())
 		must(err)
@@ -132,16 +121,14 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 		if len(lines) > 1 { // all of them wait before the first is called, so that there are batches
 			must(w.Terminate(ctx))
 		}
-		ids, _, err := site.Enqueue(ctx, strings.NewReader(strings.Join(lines, "\n")+"\n"))
+		ids, _, err := g.Enqueue(ctx, strings.NewReader(strings.Join(lines, "\n")+"\n"))
 		if err != nil || len(ids) != len(lines) {
 			t.Fatalf("enqueue accepted %v: %v", ids, err)
 		}
 		if len(lines) > 1 {
 			must(w.Start())
 		}
-		wait, cancel := context.WithTimeoutCause(ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
-		defer cancel()
-		if err := site.awaitDelivered(wait, what, 1, ids...); err != nil {
+		if err := g.awaitDelivered(what, 1, ids...); err != nil {
 			t.Fatalf("%v; the agent said:\n%s\nthe worker's log ends with:\n%s", err, log(), tail(w.Log()))
 		}
 		fmt.Println(NewFigures("thirdparty", "Go receiver, "+what).Add("delivered", len(ids)))
@@ -181,9 +168,9 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 		t.Errorf("there was no batch:\n%s", metrics)
 	}
 
-	_, err = site.Run(ctx, "delivery", "replay", "--force", first[0].String())
+	_, err = g.Run(ctx, "delivery", "replay", "--force", first[0].String())
 	must(err)
-	must(site.awaitDelivered(ctx, "the replay", 2, first...))
+	must(g.awaitDelivered("the replay", 2, first...))
 	if n := handled(1, 1, `: 20 "slow"`); n != 1 {
 		t.Errorf("a repeated delivery was handled %d times", n)
 	}
@@ -211,9 +198,11 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 }
 
 // awaitDelivered waits until the deliveries are delivered after that many attempts.
-func (s *Site) awaitDelivered(ctx context.Context, what string, attempts int, ids ...uuid.UUID) error {
+func (g *guest) awaitDelivered(what string, attempts int, ids ...uuid.UUID) error {
+	ctx, cancel := context.WithTimeoutCause(g.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
+	defer cancel()
 	return Until(ctx, pollSlow, what+" to be delivered", func() (bool, error) {
-		rows, err := s.Rows(ctx)
+		rows, err := g.Rows(ctx)
 		for _, id := range ids {
 			if r := rows[id]; r.Status != "delivered" || r.Attempts < attempts {
 				if r.Final() {

@@ -65,7 +65,6 @@ type guest struct {
 	ctx     context.Context
 	node    string
 	scratch string
-	url     string // empty for stdio
 	memory  string // the file that server-memory writes
 }
 
@@ -108,27 +107,63 @@ func strangers(installed npm.Folder, node, memory string) []stranger {
 }
 
 func TestThirdParty(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
-	t.Cleanup(cancel)
-	node, err := npm.Node(ctx)
-	heraldtest.Must(t, err)
-	folder, err := npm.Install(ctx, thirdPartyPackages...)
-	heraldtest.Must(t, err)
-	scratch := t.TempDir()
-	memory := filepath.Join(scratch, "memory.json")
-	all := strangers(folder, node, memory)
-
+	g := newGuest(t)
+	folder := g.install(t, thirdPartyPackages...)
+	g.memory = filepath.Join(g.scratch, "memory.json")
+	all := strangers(folder, g.node, g.memory)
 	env, err := operator(all)
 	heraldtest.Must(t, err)
-	site := shared.Open(ctx, t, Config{Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
-	w, err := site.Worker(WorkerConfig{Name: "worker"})
-	heraldtest.Must(t, err)
-	heraldtest.Must(t, w.Ready(ctx))
+	w := g.open(t, "thirdparty", env...)
 	for i, s := range all {
-		t.Run(s.name, func(t *testing.T) {
-			s.meet(t, &guest{Site: site, ctx: ctx, node: node, scratch: scratch, memory: memory}, i+1, w)
-		})
+		t.Run(s.name, func(t *testing.T) { s.meet(t, g, i+1, w) })
 	}
+}
+
+func newGuest(t *testing.T) *guest {
+	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
+	t.Cleanup(cancel)
+	return &guest{ctx: ctx, scratch: t.TempDir()}
+}
+
+// install installs Node.js and packages from npm.
+func (g *guest) install(t *testing.T, packages ...string) (folder npm.Folder) {
+	t.Helper()
+	var err error
+	g.node, err = npm.Node(g.ctx)
+	heraldtest.Must(t, err)
+	folder, err = npm.Install(g.ctx, packages...)
+	heraldtest.Must(t, err)
+	return folder
+}
+
+// open opens a Herald, and returns its worker, which is ready.
+func (g *guest) open(t *testing.T, database string, env ...string) *Worker {
+	t.Helper()
+	g.Site = shared.Open(g.ctx, t, Config{Database: database, Logs: filepath.Join(g.scratch, "logs"), Env: env})
+	w, err := g.Worker(WorkerConfig{Name: "worker"})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, w.Ready(g.ctx))
+	return w
+}
+
+// openReceiver opens a Herald that listens at address, signs its calls, and has the agents in its servers file.
+func (g *guest) openReceiver(t *testing.T, database, address string, urls ...string) *Worker {
+	t.Helper()
+	servers := map[string]any{}
+	for i, url := range urls {
+		servers["8453:"+strconv.Itoa(i+1)] = map[string]string{"transport": "http", "url": url}
+	}
+	list, err := json.Marshal(map[string]any{"servers": servers})
+	heraldtest.Must(t, err)
+	file := filepath.Join(g.scratch, "servers.json")
+	heraldtest.Must(t, os.WriteFile(file, list, 0o600))
+	return g.open(t, database, append(patience(), "HERALD_SERVERS_FILE="+file, "HERALD_LISTEN="+address, "HERALD_PUBLIC_URL=http://"+address)...)
+}
+
+// patience returns settings for agents that take seconds on a busy machine. The start of a command has the same time limit
+// as a call.
+func patience() []string {
+	return []string{"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}
 }
 
 // operator returns the operator's settings that allow jobs to name these commands and tools.
@@ -149,9 +184,7 @@ func operator(all []stranger) ([]string, error) {
 	for name := range tools {
 		names = append(names, name)
 	}
-	// The start of a command has the same time limit as a call, and Node.js takes seconds on a busy machine.
-	return []string{"HERALD_STDIO_COMMANDS=" + string(list), "HERALD_TOOLS=" + strings.Join(names, ","), "HERALD_CALL_TIMEOUT=15s",
-		"HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}, nil
+	return append(patience(), "HERALD_STDIO_COMMANDS="+string(list), "HERALD_TOOLS="+strings.Join(names, ",")), nil
 }
 
 // meet starts the server, delivers a feedback to it and checks the answer.
@@ -161,8 +194,7 @@ func (s stranger) meet(t *testing.T, g *guest, agent int, w *Worker) {
 	if s.command != nil {
 		endpoint["command"], endpoint["args"] = s.command[0], s.command[1:]
 	} else {
-		g.url = s.listen(t, g)
-		endpoint["url"] = g.url
+		endpoint["url"] = s.listen(t, g)
 	}
 	if s.known != "" {
 		heraldtest.Must(t, g.remember(g.ctx, agent, s.known))

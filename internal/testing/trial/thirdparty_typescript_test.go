@@ -3,7 +3,6 @@
 package trial
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,32 +35,19 @@ const (
 // TestThirdPartyTypeScript delivers to agents that use @agentherald/receiver from its packed archive: the agent of its
 // README, which serves only its Herald, and one agent for each MCP server that the package supports.
 func TestThirdPartyTypeScript(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
-	t.Cleanup(cancel)
-	g := &guest{ctx: ctx, scratch: t.TempDir()}
+	g := newGuest(t)
 	public := "127.0.0.1:" + strconv.Itoa(freePort(t))
 	agents := startReceivers(t, g, "http://"+public)
-	servers := map[string]any{}
+	var urls []string
 	for _, a := range agents {
-		servers["8453:"+strconv.Itoa(a.number)] = map[string]string{"transport": "http", "url": a.url}
+		urls = append(urls, a.url)
 	}
-	list, err := json.Marshal(map[string]any{"servers": servers})
-	heraldtest.Must(t, err)
-	serversFile := filepath.Join(g.scratch, "servers.json")
-	heraldtest.Must(t, os.WriteFile(serversFile, list, 0o600))
-	g.Site = shared.Open(ctx, t, Config{Database: "typescript",
-		Logs: filepath.Join(g.scratch, "logs"),
-		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=" + public, "HERALD_PUBLIC_URL=http://" + public,
-			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
+	w := g.openReceiver(t, "typescript", public, urls...)
 	for _, a := range agents {
-		if a.known == "" {
-			continue
+		if a.known != "" {
+			heraldtest.Must(t, g.remember(g.ctx, a.number, a.known))
 		}
-		heraldtest.Must(t, g.remember(ctx, a.number, a.known))
 	}
-	w, err := g.Site.Worker(WorkerConfig{Name: "worker"})
-	heraldtest.Must(t, err)
-	heraldtest.Must(t, w.Ready(ctx))
 
 	// The first call to an agent contains only one delivery.
 	for _, a := range agents {
@@ -72,7 +58,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	}
 
 	// Deliveries that wait before the worker starts are sent in batches.
-	heraldtest.Must(t, w.Terminate(ctx))
+	heraldtest.Must(t, w.Terminate(g.ctx))
 	batches := make([][]uuid.UUID, len(agents))
 	for i, a := range agents {
 		var jobs []string
@@ -83,7 +69,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	}
 	heraldtest.Must(t, w.Start())
 	for i, a := range agents {
-		a.awaitStatus("delivered", batches[i]...)
+		a.await(1, batches[i]...)
 		for n := range batchJobs {
 			a.saidOnce("feedback", n+10)
 		}
@@ -99,11 +85,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 // startReceivers installs the archive and starts the agents. The first is the README's, which serves only herald.
 func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgent) {
 	t.Helper()
-	var err error
-	g.node, err = npm.Node(g.ctx)
-	heraldtest.Must(t, err)
-	installed, err := npm.Install(g.ctx, receiverPackages...)
-	heraldtest.Must(t, err)
+	installed := g.install(t, receiverPackages...)
 	folder := t.TempDir()
 	heraldtest.Must(t, installed.Receiver(g.ctx, receiverSource, folder))
 	script, err := os.ReadFile("testdata/receiver.mjs")
@@ -175,14 +157,13 @@ type packedAgent struct {
 func (r *packedAgent) receiveOnce() {
 	r.t.Helper()
 	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
-	r.awaitStatus("delivered", first)
+	r.await(1, first)
 	if _, err := r.Run(r.ctx, "delivery", "replay", "--force", first.String()); err != nil {
 		r.t.Fatal(err)
 	}
-	r.awaitAttempts(first, 2)
-	r.awaitStatus("delivered", first)
+	r.await(2, first)
 	r.saidOnce("feedback", 1)
-	r.awaitStatus("delivered", r.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)...)
+	r.await(1, r.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)...)
 	r.saidOnce("revo", 1)
 }
 
@@ -190,8 +171,7 @@ func (r *packedAgent) receiveOnce() {
 func (r *packedAgent) receiveLate() {
 	r.t.Helper()
 	late := r.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
-	r.awaitStatus("delivered", late)
-	r.awaitAttempts(late, 2)
+	r.await(2, late)
 	v, err := r.verdict(r.ctx, late)
 	if err != nil || r.known != "" && v.Protocol != r.known {
 		r.t.Errorf("%s: %+v, %v", r.name, v, err)
@@ -220,34 +200,12 @@ func (r *packedAgent) enqueue(jobs ...string) []uuid.UUID {
 	return ids
 }
 
-func (r *packedAgent) await(what string, ids []uuid.UUID, ok func(Row) bool) {
+// await waits until the deliveries are delivered after that many attempts.
+func (r *packedAgent) await(attempts int, ids ...uuid.UUID) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(r.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
-	defer cancel()
-	var last Row
-	err := Until(ctx, pollSlow, what, func() (bool, error) {
-		rows, err := r.Rows(ctx)
-		for _, id := range ids {
-			if last = rows[id]; !ok(last) {
-				return false, err
-			}
-		}
-		return true, err
-	})
-	if err != nil {
-		v, _ := r.verdict(r.ctx, last.ID)
-		r.t.Fatalf("agent %d: %v; it is %+v, %+v; the agent said:\n%s", r.number, err, last, v, tail(r.process.Log()))
+	if err := r.awaitDelivered("the agent's feedback", attempts, ids...); err != nil {
+		r.t.Fatalf("%s: %v; the agent said:\n%s", r.name, err, tail(r.process.Log()))
 	}
-}
-
-func (r *packedAgent) awaitStatus(status string, ids ...uuid.UUID) {
-	r.t.Helper()
-	r.await("the deliveries to be "+status, ids, func(row Row) bool { return row.Status == status })
-}
-
-func (r *packedAgent) awaitAttempts(id uuid.UUID, n int) {
-	r.t.Helper()
-	r.await(fmt.Sprintf("attempt %d", n), []uuid.UUID{id}, func(row Row) bool { return row.Attempts == n })
 }
 
 // saidOnce checks that a handler of the agent was called once for this feedback.
