@@ -3,7 +3,7 @@
 //
 // The package contains only tests: parsing of fenced sh blocks (blocks_test.go), values for placeholders
 // (placeholders_test.go), the shell that runs the commands (shell_test.go), the test itself (commands_test.go), and the
-// checks of links and names (links_test.go, files_test.go).
+// checks of links and names (links_test.go, files_test.go, guarantees_test.go).
 //
 // Each page runs in its own bash. The working folder contains bin/ with freshly built programs, and a few files that
 // the pages mention. A real demo runs at the same time, and the shell has loaded its demo.env as README describes. Each

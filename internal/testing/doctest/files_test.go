@@ -1,7 +1,6 @@
 package doctest
 
 import (
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,10 +22,13 @@ var (
 func TestFilesThatCommentsName(t *testing.T) {
 	t.Parallel()
 	root := os.DirFS(filepath.Join("..", "..", ".."))
-	files := map[string][]byte{} // by path
-	err := walkSources(root, func(name string, content []byte) { files[name] = content })
-	heraldtest.Must(t, err)
-	find := func(from, named string) (content []byte, found bool) {
+	files := map[string]string{} // by path
+	heraldtest.Must(t, walkTexts(root, func(name, text string) {
+		if slices.Contains([]string{".go", ".sql", ".lua"}, path.Ext(name)) || path.Dir(name) == "docs/design" || name == "docs/contributing/development.md" {
+			files[name] = text
+		}
+	}))
+	find := func(from, named string) (content string, found bool) {
 		for _, exact := range []string{path.Join(path.Dir(from), named), named} {
 			if c, there := files[exact]; there {
 				return c, true
@@ -34,14 +36,14 @@ func TestFilesThatCommentsName(t *testing.T) {
 		}
 		for name, c := range files {
 			if strings.HasSuffix(name, "/"+named) {
-				content, found = append(content, c...), true
+				content, found = content+c, true
 			}
 		}
 		return content, found
 	}
 	checked := 0
 	for name, content := range files {
-		for n, line := range strings.Split(string(content), "\n") {
+		for n, line := range strings.Split(content, "\n") {
 			text := commentOf(name, line)
 			for _, m := range fileName.FindAllStringSubmatch(text, -1) {
 				checked++
@@ -50,7 +52,7 @@ func TestFilesThatCommentsName(t *testing.T) {
 				}
 			}
 			for _, m := range nameInDoc.FindAllStringSubmatch(text, -1) {
-				if there, found := find(name, m[2]); found && !strings.Contains(string(there), m[1]) {
+				if there, found := find(name, m[2]); found && !strings.Contains(there, m[1]) {
 					t.Errorf("%s:%d: %s does not contain %s", name, n+1, m[2], m[1])
 				}
 			}
@@ -69,23 +71,4 @@ func commentOf(name, line string) string {
 	}
 	_, comment, _ := strings.Cut(line, marker)
 	return comment
-}
-
-// walkSources passes each source file and page of the repository to visit, by its path.
-func walkSources(root fs.FS, visit func(name string, content []byte)) error {
-	return fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules" || d.Name() == "testdata"):
-			return fs.SkipDir
-		case d.IsDir() || !slices.Contains([]string{".go", ".sql", ".lua"}, path.Ext(name)) && path.Dir(name) != "docs/design" && name != "docs/contributing/development.md":
-			return nil
-		}
-		content, err := fs.ReadFile(root, name)
-		if err == nil {
-			visit(name, content)
-		}
-		return err
-	})
 }

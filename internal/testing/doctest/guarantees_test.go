@@ -1,7 +1,6 @@
-package trial
+package doctest
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,24 +14,22 @@ import (
 // is worthless.
 func TestGuaranteesNameTheirTests(t *testing.T) {
 	t.Parallel()
-	const root = "../../.."
-	doc, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
-	heraldtest.Must(t, err)
+	root := os.DirFS(filepath.Join("..", "..", ".."))
 	there := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
+	doc := ""
+	heraldtest.Must(t, walkTexts(root, func(name, text string) {
+		if name == "docs/guarantees.md" {
+			doc = text
 		}
-		b, err := os.ReadFile(path)
-		for _, m := range declared.FindAllSubmatch(b, -1) {
-			there[string(m[1])] = true
+		if strings.HasSuffix(name, "_test.go") {
+			for _, m := range declared.FindAllStringSubmatch(text, -1) {
+				there[m[1]] = true
+			}
 		}
-		return err
-	})
-	heraldtest.Must(t, err)
+	}))
 	rows := 0
-	for line := range strings.Lines(string(doc)) {
+	for line := range strings.Lines(doc) {
 		if !strings.HasPrefix(line, "- ") {
 			continue
 		}
