@@ -35,7 +35,7 @@ type Program struct {
 }
 
 // Start runs the program in its own process group. So Ctrl-C in a terminal reaches only the trial, which stops the
-// program with End. If a third-party program ends by itself, processes that it left in its group are killed (on Linux).
+// program with End. If a third-party program ends by itself, processes that it left in its group are killed.
 func (p Program) Start() (*Process, error) {
 	f, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -57,11 +57,11 @@ func (p Program) Start() (*Process, error) {
 		err := c.Start()
 		started <- err
 		if err == nil {
-			if !p.own && awaitExit(proc.PID()) {
-				// Until the process is reaped, no other group can get the number of its group.
+			proc.err = c.Wait()
+			if !p.own {
+				// No other group can have its number yet: the kernel gives out all others first.
 				_ = syscall.Kill(-proc.PID(), syscall.SIGKILL) // it fails only if no process is left
 			}
-			proc.err = c.Wait()
 			close(proc.done)
 		}
 		_ = f.Close()

@@ -5,5 +5,3 @@ package trial
 import "syscall"
 
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
-
-func awaitExit(int) bool { return false }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -23,9 +22,6 @@ func TestForeignEndsWithItsChildren(t *testing.T) {
 			t.Parallel()
 			p, child, in := startForeign(t, then)
 			if then != "wait" {
-				if runtime.GOOS != "linux" {
-					t.Skip("only Linux tells that a process has ended without reaping it")
-				}
 				if _, err := in.WriteString("go\n"); err != nil {
 					t.Fatal(err)
 				}
