@@ -5,10 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/redis/go-redis/v9"
 )
 
-// newRedisClient returns a client of a Redis that RealRedis or MiniRedis started. It does not retry commands.
+// newRedisClient returns a client of a Redis that a test got. It does not retry commands.
 func newRedisClient(raw string) (*redis.Client, error) {
 	o, err := redis.ParseURL(strings.Replace(raw, "redis-socket:", "unix:", 1)) // the form of asynq
 	if err != nil {
@@ -18,7 +19,7 @@ func newRedisClient(raw string) (*redis.Client, error) {
 	return redis.NewClient(o), nil
 }
 
-// RedisClient returns a client of a Redis that RealRedis or MiniRedis started. It is closed when the test ends, and it
+// RedisClient returns a client of a Redis that a test got. It is closed when the test ends, and it
 // does not retry commands. Its type is an interface for the reason that queue.Redis gives.
 func RedisClient(t testing.TB, raw string) redis.Cmdable {
 	t.Helper()
@@ -31,7 +32,7 @@ func RedisClient(t testing.TB, raw string) redis.Cmdable {
 // EachRedis runs a test with the URL of a real Redis and with that of miniredis.
 func EachRedis(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, RealRedis(t)) })
-	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, MiniRedis(t)) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, takeRedis(t, embedded.RedisMini)) })
 }
 
 // emptyRedis leaves a Redis as if it had just started: no keys, scripts, counters, clients or eviction.

@@ -209,12 +209,6 @@ func RealRedis(t testing.TB) string {
 	return takeRedis(t, embedded.RedisServer)
 }
 
-// MiniRedis is Redis, but always miniredis.
-func MiniRedis(t testing.TB) string {
-	t.Helper()
-	return takeRedis(t, embedded.RedisMini)
-}
-
 func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 	t.Helper()
 	r := shared.takeRedis(mode)
