@@ -196,6 +196,9 @@ func TestSetPolicy(t *testing.T) {
 	if got := set(policy.Policy{OnUnknown: policy.OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
 		t.Error(got)
 	}
+	if c := claim(t, s, acceptOne(t, s, feedback(1, 2))); c.Policy.OnUnknown != policy.OnUnknownResend { // set between two claims
+		t.Errorf("%+v", c)
+	}
 	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
 	if got := set(policy.Policy{OnUnknown: policy.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
 		t.Error(got)

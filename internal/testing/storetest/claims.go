@@ -5,12 +5,9 @@ import (
 	"errors"
 	"math"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
-	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
@@ -70,25 +67,6 @@ func (s *suite) TestKeepsTraces() {
 		d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String()
 		s.expect(d.TraceID == want, "the row shows trace %q, want %q", d.TraceID, want)
 	}
-}
-
-// TestOneClaimWins checks that of concurrent claims for one task, one succeeds.
-func (s *suite) TestOneClaimWins() {
-	task := s.takeOne(1)
-	var won atomic.Int32
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			c, err := s.Claim(s.Context(), task.ID, task.N, lease)
-			s.expect(err == nil, "%v", err)
-			if c != nil {
-				won.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	s.expect(won.Load() == 1, "%d claims were given", won.Load())
-	s.is(task.ID, outcome.Running, "", 1, 1)
 }
 
 // TestClaimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
@@ -339,46 +317,4 @@ func (s *suite) TestEpochIsRaisedOnce() {
 	s.record(c, moved)
 	c = s.claim(tasks[6])
 	s.expect(c.Epoch == first.Epoch+2, "epoch %d after it worked and failed", c.Epoch)
-}
-
-// TestAgentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
-// disabled.
-func (s *suite) TestAgentsDisabledAndEnabled() {
-	task := s.takeOne(1)
-	enable := func(on bool, want int) []ledger.Task {
-		s.Helper()
-		n, tasks, err := s.EnableAgent(s.Context(), Agent(1), on)
-		s.must(err)
-		s.expect(n == want, "%d released, want %d", n, want)
-		return s.toRun(tasks, n)
-	}
-	enable(false, 0)
-	c := s.claim(task)
-	s.expect(!c.Enabled, "the claim says enabled")
-	s.record(c, ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
-	s.is(task.ID, outcome.Held, "agent_disabled", 0, 0)
-	other := s.takeOne(2)
-	c = s.claim(other)
-	s.expect(c.Enabled, "another agent is disabled")
-	s.record(c, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
-	enable(false, 0)
-	tasks := enable(true, 1)
-	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1, "%+v", tasks)
-	c = s.claim(tasks[0])
-	s.expect(c.Enabled && c.Budget == 1 && !c.Replay, "%+v", c)
-	s.is(other.ID, outcome.Held, "auth_required", 0, 0)
-}
-
-// TestPolicy checks that a claim has the agent's present policy, also if the agent was unknown when the policy was set.
-func (s *suite) TestPolicy() {
-	hold := func(agent int) { s.must(s.SetPolicy(s.Context(), Agent(agent), policy.Policy{OnUnknown: "hold"})) }
-	tasks := s.take(1, 2)
-	c := s.claim(tasks[0])
-	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
-	hold(1)
-	hold(2)
-	for _, t := range []ledger.Task{tasks[1], s.takeOne(2)} {
-		c = s.claim(t)
-		s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
-	}
 }

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"errors"
-	"math/big"
 	"slices"
 	"time"
 
@@ -100,26 +99,6 @@ func (s *suite) TestHintsOfAKey() {
 	got = s.transactions(c)
 	s.expect(slices.Equal(got, []byte{102, 102, 104, 110, 111, 112, 113, 20}) && c.Budget == 1,
 		"hints %v, attempt %d of its budget", got, c.Budget)
-}
-
-func (s *suite) TestNewHintIsCheckedAtOnce() {
-	s.verify()
-	for _, o := range []ledger.Outcome{missed, notYet(3600e9)} {
-		o.Undecided = true
-		in := hint(1, "a", command)
-		in.Job.AgentID = big.NewInt(int64(len(o.Reason)))
-		second := in
-		second.Job.TransactionHash = common.Hash{2}
-		_, tasks := s.send(in)
-		c := s.claim(tasks[0])
-		s.send(second)
-		rec := s.record(c, o)
-		s.require(rec.Rechecked && len(rec.Next) == 1 && rec.Task == nil, "%+v", rec)
-		c = s.claim(rec.Next[0])
-		s.send(second)
-		rec = s.record(c, o)
-		s.expect(!rec.Rechecked, "%+v", rec)
-	}
 }
 
 // TestMissingEventOfManyJobs checks that one Accept may have several jobs of an event that a check did not find. The first
@@ -249,17 +228,6 @@ func (s *suite) TestRepeatedJobAfterRetraction() {
 	s.Advance(1e9)
 	s.record(s.claim(*rec.Task), delivered)
 	resend("after the retraction", 1)
-}
-
-func (s *suite) TestUnverifiedJobIsTheContent() {
-	_, tasks := s.send(hint(1, "a", command))
-	c := s.claim(tasks[0])
-	other := hint(2, "a", command)
-	other.Job.Tag1 = "other"
-	out, _ := s.send(other)
-	s.expect(out.Verdict == ledger.Conflict && out.Field == "tag1" && !c.Verified, "%+v", out)
-	out, _ = s.send(hint(2, "a", command))
-	s.expect(out.Verdict == ledger.Known && len(s.transactions(c)) == 0, "%+v", out)
 }
 
 func (s *suite) TestRevocationFollowsItsFeedback() {
