@@ -3,7 +3,6 @@
 package trial
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -26,20 +25,17 @@ import (
 // The next worker finds the new one in Redis. The authorization server revokes the whole grant if a refresh token is
 // used twice.
 func TestChaosRefreshToken(t *testing.T) {
-	for _, c := range []struct {
-		name       string
-		begin, end func(ctx context.Context, s *Site) error
-	}{
-		{"frozen", func(_ context.Context, s *Site) error { return s.Postgres.Freeze() }, func(_ context.Context, s *Site) error { return s.Postgres.Thaw() }},
-		{"stopped", func(ctx context.Context, s *Site) error { return s.Postgres.Stop(ctx) },
-			func(ctx context.Context, s *Site) error { return s.Postgres.Start(ctx) }},
+	for name, fault := range map[string]func(*Site) (begin, end step){
+		"frozen":  func(s *Site) (begin, end step) { return s.Postgres.Freeze, s.Postgres.Thaw },
+		"stopped": func(s *Site) (begin, end step) { return s.Postgres.Stop, s.Postgres.Start },
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRow(t, "refresh token replaced, Postgres "+c.name+", worker killed", 0)
+		t.Run(name, func(t *testing.T) {
+			r := newRow(t, "refresh token replaced, Postgres "+name+", worker killed", 0)
 			server := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
 			r.logIn(server)
-			var fault error
-			goneAway := sync.OnceFunc(func() { fault = c.begin(r.ctx, r.Site) })
+			begin, end := fault(r.Site)
+			var failed error
+			goneAway := sync.OnceFunc(func() { failed = begin(r.ctx) })
 			server.Answer(func(_ http.ResponseWriter, req *http.Request) bool {
 				if !server.ToAgent(req) && req.Method == http.MethodPost {
 					goneAway() // before the server answers with the next refresh token
@@ -52,9 +48,9 @@ func TestChaosRefreshToken(t *testing.T) {
 				keys, err := r.Redis.Client().Keys(r.ctx, "herald:renewal:*").Result()
 				return len(keys) == 1, err
 			}))
-			r.must(fault)
+			r.must(failed)
 			r.must(r.workers[0].Kill())
-			r.must(c.end(r.ctx, r.Site))
+			r.must(end(r.ctx))
 			r.must(r.workers[0].Start())
 			r.allReady()
 			r.must(r.AwaitFinal(r.within(3 * time.Minute)))

@@ -25,7 +25,9 @@ func TestChaosPooler(t *testing.T) {
 			r.Env = append(r.Env, "DATABASE_URL="+pooler.URL, "HERALD_LEADER_DATABASE_URL="+r.address)
 			r.grownUp() // otherwise the reconciler would expire no lease because Postgres is young
 		},
-		begin: func(context.Context, *Site) error { pooler.Kill(); return nil },
-		end:   func(context.Context, *Site) error { pooler.Start(); return nil },
+		fault: func(*Site) (begin, end step) {
+			return func(context.Context) error { pooler.Kill(); return nil },
+				func(context.Context) error { pooler.Start(); return nil }
+		},
 	}.run(t)
 }

@@ -4,6 +4,7 @@ package trial
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -19,12 +20,14 @@ import (
 type outage struct {
 	name     string
 	prepare  func(r *row) // before the workers start; may be nil
-	begin    func(ctx context.Context, s *Site) error
-	end      func(ctx context.Context, s *Site) error
+	fault    func(s *Site) (begin, end step)
 	away     time.Duration // between begin and end
 	meantime bool          // Postgres is available, so events are enqueued during the outage
 	recovery time.Duration // limit until everything has ended
 }
+
+// step begins or ends an outage.
+type step func(context.Context) error
 
 // run starts three workers, begins the outage while calls are in flight, and waits until every delivery has ended.
 func (o outage) run(t *testing.T) {
@@ -39,7 +42,8 @@ func (o outage) run(t *testing.T) {
 	r.hire(3, 14)
 	r.underWay(500, 20)
 	inFlight, before := r.agents.InFlight(), r.agents.Count()
-	r.must(o.begin(r.ctx, r.Site))
+	begin, end := o.fault(r.Site)
+	r.must(begin(r.ctx))
 	began := time.Now()
 	if o.meantime {
 		r.enqueue(100, r.everyone()...)
@@ -49,7 +53,7 @@ func (o outage) run(t *testing.T) {
 	}
 	called := r.agents.Count() - before
 	back := time.Now()
-	r.must(o.end(r.ctx, r.Site))
+	r.must(end(r.ctx))
 	away := time.Since(began)
 	v := r.settle(o.recovery)
 	var last time.Time
@@ -124,16 +128,14 @@ func (r *row) listDispatched() []uuid.UUID {
 // TestChaosRedisFrozen freezes Redis for a minute during calls.
 func TestChaosRedisFrozen(t *testing.T) {
 	outage{name: "Redis SIGSTOP 60 s", away: time.Minute, meantime: true, recovery: 90 * time.Second,
-		begin: func(_ context.Context, s *Site) error { return s.Redis.Freeze() },
-		end:   func(_ context.Context, s *Site) error { return s.Redis.Thaw() },
+		fault: func(s *Site) (begin, end step) { return s.Redis.Freeze, s.Redis.Thaw },
 	}.run(t)
 }
 
 // TestChaosRedisEmpty kills Redis and starts it again without its data.
 func TestChaosRedisEmpty(t *testing.T) {
 	outage{name: "Redis killed, back empty", away: 5 * time.Second, meantime: true, recovery: 90 * time.Second,
-		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
-		end:   func(ctx context.Context, s *Site) error { return s.Redis.StartEmpty(ctx) },
+		fault: func(s *Site) (begin, end step) { return s.Redis.Kill, s.Redis.StartEmpty },
 	}.run(t)
 }
 
@@ -141,33 +143,23 @@ func TestChaosRedisEmpty(t *testing.T) {
 // may be active in it although no worker runs it. The reconciler replaces such a task after five minutes.
 func TestChaosRedisAOF(t *testing.T) {
 	outage{name: "Redis killed, back from AOF", away: 5 * time.Second, meantime: true, recovery: 6 * time.Minute,
-		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
-		end:   func(ctx context.Context, s *Site) error { return s.Redis.Start(ctx) },
+		fault: func(s *Site) (begin, end step) { return s.Redis.Kill, s.Redis.Start },
 	}.run(t)
 }
 
 // TestChaosPostgresStopped stops Postgres for half a minute during calls.
 func TestChaosPostgresStopped(t *testing.T) {
 	outage{name: "Postgres stopped 30 s", away: 30 * time.Second, recovery: 2 * time.Minute,
-		begin: func(ctx context.Context, s *Site) error { return s.Postgres.Stop(ctx) },
-		end:   func(ctx context.Context, s *Site) error { return s.Postgres.Start(ctx) },
+		fault: func(s *Site) (begin, end step) { return s.Postgres.Stop, s.Postgres.Start },
 	}.run(t)
 }
 
 // TestChaosBothRestarted restarts both.
 func TestChaosBothRestarted(t *testing.T) {
 	outage{name: "Postgres and Redis restarted", away: 3 * time.Second, recovery: 3 * time.Minute,
-		begin: func(ctx context.Context, s *Site) error {
-			if err := s.Redis.Stop(ctx); err != nil {
-				return err
-			}
-			return s.Postgres.Stop(ctx)
-		},
-		end: func(ctx context.Context, s *Site) error {
-			if err := s.Postgres.Start(ctx); err != nil {
-				return err
-			}
-			return s.Redis.Start(ctx)
+		fault: func(s *Site) (begin, end step) {
+			return func(ctx context.Context) error { return errors.Join(s.Redis.Stop(ctx), s.Postgres.Stop(ctx)) },
+				func(ctx context.Context) error { return errors.Join(s.Postgres.Start(ctx), s.Redis.Start(ctx)) }
 		},
 	}.run(t)
 }

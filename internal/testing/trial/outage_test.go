@@ -17,7 +17,7 @@ const outageTime = 6 * time.Minute
 // an outage too. make soak freezes Postgres too.
 func TestOutageLogOfPostgres(t *testing.T) {
 	w := newOutageWorld(t)
-	w.outage("Postgres", w.bound(w.Postgres.Stop), w.bound(w.Postgres.Start))
+	w.outage("Postgres", w.Postgres.Stop, w.Postgres.Start)
 	if heraldtest.Soaks() {
 		w.outage("Postgres", w.Postgres.Freeze, w.Postgres.Thaw)
 	}
@@ -29,8 +29,8 @@ func TestOutageLogOfRedis(t *testing.T) {
 	w := newOutageWorld(t)
 	w.outage("Redis", w.Redis.Freeze, w.Redis.Thaw)
 	if heraldtest.Soaks() {
-		w.outage("Redis", w.bound(w.Redis.Stop), w.bound(w.Redis.Start))
-		w.outage("Redis", w.bound(w.Redis.Kill), w.bound(w.Redis.StartEmpty))
+		w.outage("Redis", w.Redis.Stop, w.Redis.Start)
+		w.outage("Redis", w.Redis.Kill, w.Redis.StartEmpty)
 	}
 	w.must(w.Redis.Client().FlushAll(w.ctx).Err())
 	w.flow()
@@ -89,11 +89,6 @@ func (w *oneWorker) must(err error) {
 	heraldtest.Must(w.t, err)
 }
 
-// bound calls f with the test's context.
-func (w *outageWorld) bound(f func(context.Context) error) func() error {
-	return func() error { return f(w.ctx) }
-}
-
 // flow enqueues deliveries and waits until the worker delivers them.
 func (w *outageWorld) flow() {
 	w.t.Helper()
@@ -113,11 +108,11 @@ func (w *outageWorld) flow() {
 
 // outage stops a service, waits for the log line of the outage, starts the service again and waits for the line of its
 // return.
-func (w *outageWorld) outage(service string, begin, end func() error) {
+func (w *outageWorld) outage(service string, begin, end func(context.Context) error) {
 	w.t.Helper()
-	w.must(begin())
+	w.must(begin(w.ctx))
 	w.says(service + " is away: deliveries wait, nothing is lost. Check ")
-	w.must(end())
+	w.must(end(w.ctx))
 	w.says(service + " answers again after ")
 	w.flow()
 }

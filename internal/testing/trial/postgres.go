@@ -38,11 +38,11 @@ func StartPostgres(ctx context.Context, dir string, log *slog.Logger) (*Postgres
 }
 
 // Close stops the cluster, even if it is frozen.
-func (p *Postgres) Close(ctx context.Context) error { return errors.Join(p.Thaw(), p.Stop(ctx)) }
+func (p *Postgres) Close(ctx context.Context) error { return errors.Join(p.Thaw(ctx), p.Stop(ctx)) }
 
 // Restore makes the cluster run, from any state.
 func (p *Postgres) Restore(ctx context.Context) error {
-	err := p.Thaw()
+	err := p.Thaw(ctx)
 	if p.server == nil {
 		err = errors.Join(err, p.Start(ctx))
 	}
@@ -83,7 +83,7 @@ func (p *Postgres) Stop(ctx context.Context) error {
 }
 
 // Freeze stops the server and all backends with SIGSTOP: connections stay open and get no answer.
-func (p *Postgres) Freeze() error {
+func (p *Postgres) Freeze(ctx context.Context) error {
 	pid, err := p.PID()
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (p *Postgres) Freeze() error {
 	p.frozen = []int{pid}
 	backends, err := children(pid)
 	if err != nil {
-		return errors.Join(err, p.Thaw())
+		return errors.Join(err, p.Thaw(ctx))
 	}
 	for _, b := range backends {
 		if err := syscall.Kill(b, syscall.SIGSTOP); err == nil { // otherwise it has just ended
@@ -106,7 +106,7 @@ func (p *Postgres) Freeze() error {
 }
 
 // Thaw continues the processes that Freeze stopped.
-func (p *Postgres) Thaw() error {
+func (p *Postgres) Thaw(context.Context) error {
 	var errs []error
 	for _, pid := range p.frozen {
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {

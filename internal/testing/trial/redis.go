@@ -95,10 +95,10 @@ func (r *Redis) Stop(ctx context.Context) error {
 }
 
 // Freeze stops Redis (SIGSTOP): connections stay open and get no answer.
-func (r *Redis) Freeze() error { return r.signal(syscall.SIGSTOP) }
+func (r *Redis) Freeze(context.Context) error { return r.signal(syscall.SIGSTOP) }
 
 // Thaw continues Redis after Freeze.
-func (r *Redis) Thaw() error { return r.signal(syscall.SIGCONT) }
+func (r *Redis) Thaw(context.Context) error { return r.signal(syscall.SIGCONT) }
 
 func (r *Redis) signal(s syscall.Signal) error {
 	if r.server == nil {
@@ -112,7 +112,7 @@ func (r *Redis) signal(s syscall.Signal) error {
 
 func (r *Redis) close(ctx context.Context) error {
 	if r.server != nil {
-		_ = r.Thaw() // a frozen server would ignore the request to shut down
+		_ = r.Thaw(ctx) // a frozen server would ignore the request to shut down
 	}
 	err := r.Stop(ctx)
 	if r.client != nil {

@@ -45,13 +45,13 @@ func TestRedis(t *testing.T) {
 	must(r.Kill(ctx))
 	must(r.StartEmpty(ctx))
 	heraldtest.Equal(t, "back empty it holds", get(), "")
-	must(r.Freeze())
+	must(r.Freeze(ctx))
 	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 	if err := r.Client().Ping(short).Err(); err == nil {
 		t.Error("a frozen Redis answers")
 	}
 	stop()
-	must(r.Thaw())
+	must(r.Thaw(ctx))
 	must(r.Client().Ping(ctx).Err())
 }
 
