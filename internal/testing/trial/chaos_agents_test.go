@@ -447,12 +447,9 @@ func TestChaosProducers(t *testing.T) {
 	r := newRow(t, "8 producers, the same events", 50)
 	r.agents.BehaveAll(Taking(0))
 	r.hire(2, 16)
-	forward := strings.SplitAfter(strings.TrimSuffix(r.lines(events, r.everyone()...), "\n"), "\n")
-	forward[len(forward)-1] += "\n"
-	backward := make([]string, 0, events)
-	for i := range forward {
-		backward = append(backward, forward[len(forward)-1-i])
-	}
+	forward := slices.Collect(strings.Lines(r.lines(events, r.everyone()...)))
+	backward := slices.Clone(forward)
+	slices.Reverse(backward)
 	ctx := r.within(time.Minute)
 	var wg sync.WaitGroup
 	var mu sync.Mutex

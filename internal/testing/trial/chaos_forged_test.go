@@ -32,20 +32,8 @@ func TestChaosForgedTasks(t *testing.T) {
 	r.hire(2, 32)
 	done := r.enqueue(each, span(0, each)...)
 	waiting := r.enqueue(each, span(each, 2*each)...)
-	r.must(Until(r.within(20*time.Second), pollSlow, "the first deliveries to end and the second to wait", func() (bool, error) {
-		rows, err := r.Rows(r.ctx)
-		for _, id := range done {
-			if rows[id].Status != "delivered" {
-				return false, err
-			}
-		}
-		for _, id := range waiting {
-			if rows[id].Status != "waiting" {
-				return false, err
-			}
-		}
-		return len(rows) > 0, err
-	}))
+	r.awaitRows(20*time.Second, "the first deliveries to end", func(row Row) bool { return row.Status == "delivered" }, done...)
+	r.awaitRows(20*time.Second, "the second deliveries to wait", func(row Row) bool { return row.Status == "waiting" }, waiting...)
 	running := r.enqueue(each, span(2*each, 3*each)...)
 	r.underWay(3*each, each)
 

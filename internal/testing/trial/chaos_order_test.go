@@ -78,9 +78,7 @@ func TestChaosOrder(t *testing.T) {
 	for i := range kills {
 		<-ticker.C
 		w := r.workers[i%len(r.workers)]
-		from := time.Now()
-		r.must(w.Kill())
-		moments = append(moments, Moment{from, time.Now()})
+		moments = append(moments, r.kill(w))
 		if i == kills/2 {
 			r.must(r.Redis.Client().FlushAll(r.ctx).Err())
 		}
@@ -106,7 +104,7 @@ func TestChaosOrder(t *testing.T) {
 	// If a worker is killed between recording an outcome and logging it, the log line is missing.
 	cut := map[uuid.UUID]bool{}
 	for _, c := range v.calls {
-		cut[c.Delivery] = cut[c.Delivery] || slices.ContainsFunc(moments, func(m Moment) bool { return m.Touches(c, time.Second) })
+		cut[c.Delivery] = cut[c.Delivery] || touched(moments, c, time.Second)
 	}
 	for id, earlier := range excused {
 		if explained[id] == "" && !cut[id] {
@@ -170,10 +168,8 @@ func overlapsOfClients(calls Calls, kills []Moment, clients map[uuid.UUID]string
 	for _, c := range calls {
 		client := clients[c.Delivery]
 		before, ok := last[client]
-		if ok && (before.Ended.IsZero() || c.Begun.Before(before.Ended)) {
-			if !slices.ContainsFunc(kills, func(m Moment) bool { return m.Touches(before, 0) }) {
-				n++
-			}
+		if ok && (before.Ended.IsZero() || c.Begun.Before(before.Ended)) && !touched(kills, before, 0) {
+			n++
 		}
 		last[client] = c
 	}

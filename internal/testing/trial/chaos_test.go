@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -200,6 +201,44 @@ func (r *row) textByID(sql string) map[uuid.UUID]string {
 		texts[p.ID] = p.Text
 	}
 	return texts
+}
+
+// awaitRows waits until ok returns true for all of these deliveries.
+func (r *row) awaitRows(limit time.Duration, what string, ok func(Row) bool, ids ...uuid.UUID) {
+	r.Helper()
+	r.must(Until(r.within(limit), pollSlow, what, func() (bool, error) {
+		rows, err := r.Rows(r.ctx)
+		return !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return !ok(rows[id]) }), err
+	}))
+}
+
+// kill kills a worker (kill -9) and returns when.
+func (r *row) kill(w *Worker) Moment {
+	r.Helper()
+	from := time.Now()
+	r.must(w.Kill())
+	return Moment{from, time.Now()}
+}
+
+// touched reports whether one of the kills met the call (Moment.Touches).
+func touched(kills []Moment, c Call, slack time.Duration) bool {
+	return slices.ContainsFunc(kills, func(m Moment) bool { return m.Touches(c, slack) })
+}
+
+// unexplained fails the row if a call was made again although no kill met the call before. record is the longest time in
+// which a worker records an answer: a worker that is killed within it loses the answer.
+func (r *row) unexplained(calls Calls, kills []Moment, record time.Duration) {
+	r.Helper()
+	n := 0
+	for _, p := range calls.Repeats() {
+		if !touched(kills, p.Earlier, record) {
+			n++
+		}
+	}
+	r.figures.Add("kills", len(kills)).Add("unexplained_duplicates", n)
+	if n > 0 {
+		r.Errorf("%d calls were made again although no kill met the call before", n)
+	}
 }
 
 // verdict is the result that every row checks.
