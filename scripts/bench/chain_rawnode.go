@@ -39,7 +39,7 @@ func newRawNode(events int) *chaintest.Script {
 	head := uint64(len(blocks))
 	return &chaintest.Script{Chain: rawChainID, Head: head, Pace: 2 * time.Second, HeadAt: time.Unix(int64(timeOf(head)), 0),
 		Logs: func(from, to uint64) (any, *chaintest.Error) {
-			from, to = max(from, 1), min(to, head)
-			return json.RawMessage("[" + string(bytes.Join(blocks[from-1:max(to, from-1)], []byte(","))) + "]"), nil
+			before := min(max(from, 1)-1, head)
+			return json.RawMessage("[" + string(bytes.Join(blocks[before:max(min(to, head), before)], []byte(","))) + "]"), nil
 		}}
 }
