@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,13 +35,13 @@ type lab struct {
 	metrics *Metrics
 	keys    *secret.Keyset
 
-	mu     sync.Mutex
-	told   int            // number of histories
-	counts map[string]int // number of histories in which a thing happened
+	mu    sync.Mutex
+	told  int                 // number of histories
+	seeds map[string][]uint64 // of the histories in which a thing happened
 }
 
 func newLab() *lab {
-	return &lab{metrics: must(NewMetrics(prometheus.NewRegistry())), keys: must(secret.Create()), counts: map[string]int{}}
+	return &lab{metrics: must(NewMetrics(prometheus.NewRegistry())), keys: must(secret.Create()), seeds: map[string][]uint64{}}
 }
 
 // one runs a history in a bubble and returns it.
@@ -59,7 +60,7 @@ func (l *lab) add(h *history) {
 	defer l.mu.Unlock()
 	l.told++
 	for what := range h.counts {
-		l.counts[what]++
+		l.seeds[what] = append(l.seeds[what], h.seed)
 	}
 }
 
@@ -67,13 +68,14 @@ func (l *lab) add(h *history) {
 func (l *lab) missing() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(mustHappen), func(what string) bool { return l.counts[what] > 0 })
+	return slices.DeleteFunc(slices.Clone(mustHappen), func(what string) bool { return len(l.seeds[what]) > 0 })
 }
 
-// happened returns a table of what happened in the histories.
+// happened returns a table of what happened in the histories, and the seeds of up to three of them.
 func (l *lab) happened() (table string) {
-	for _, what := range slices.Sorted(maps.Keys(l.counts)) {
-		table += fmt.Sprintf("%7d  %s\n", l.counts[what], what)
+	for _, what := range slices.Sorted(maps.Keys(l.seeds)) {
+		in := l.seeds[what]
+		table += fmt.Sprintf("%7d  %s: %d\n", len(in), what, in[:min(len(in), 3)])
 	}
 	return table
 }
@@ -106,9 +108,11 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	seeds := readSeeds(t)[none]
-	if n := readNumber(t, "HERALD_HISTORIES", 0); n > 0 {
-		seeds = freshSeeds(t, int(n))
+	seeds := knownSeeds[none]
+	if n := readNumber(t, "HERALD_HISTORIES", 0); n > 0 { // fresh ones: they were not used on earlier days
+		first := readNumber(t, "HERALD_HISTORY_FIRST", uint64(time.Now().Unix()/86_400)*1_000_000)
+		t.Logf("seeds %d to %d: HERALD_HISTORY_FIRST=%d repeats them", first, first+n-1, first)
+		seeds = seedsFrom(first, n)
 	}
 	l.all(t, seeds)
 	if missing := l.missing(); len(missing) > 0 && !t.Failed() {
@@ -167,12 +171,14 @@ var mustHappen = []string{
 // TestHistoriesNotice: when a protection is switched off, the histories find a violation.
 func TestHistoriesNotice(t *testing.T) {
 	t.Parallel()
-	known := readSeeds(t)
-	for _, planted := range faults {
+	for planted, known := range knownSeeds {
+		if planted == none {
+			continue
+		}
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()
 			l := newLab()
-			for _, seed := range append(slices.Clone(known[planted]), seedsFrom(1, 500)...) {
+			for _, seed := range append(slices.Clone(known), seedsFrom(1, 500)...) {
 				if h := l.one(t, seed, planted); len(h.broken) > 0 {
 					t.Logf("history %d shows it: %s", seed, h.broken[0])
 					return
@@ -183,5 +189,28 @@ func TestHistoriesNotice(t *testing.T) {
 	}
 }
 
-// faults are the protections that can be switched off.
-var faults = []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindReconciler, noGrace, noOrder}
+// knownSeeds has seeds that show each missing protection. Without a missing protection (none), the histories of the seeds
+// together contain each event of mustHappen three times, because a seed produces another history on some machines. If the
+// seeds are outdated, the tests search other ones and log them.
+var knownSeeds = map[fault][]uint64{
+	none:             {30, 40, 166, 216, 220, 279, 307, 361, 582, 601},
+	noFence:          {192, 220, 229},
+	hastyLeases:      {1, 3, 4},
+	forgetfulResults: {185, 201, 312},
+	noHistory:        {2, 4, 7},
+	endlessBudget:    {1, 4, 6},
+	blindReconciler:  {1, 2, 3},
+	noGrace:          {69, 77, 79},
+	noOrder:          {1, 3, 4},
+}
+
+// mostSearched bounds the seeds that are searched. searchedAtOnce is the number of seeds between two checks.
+const mostSearched, searchedAtOnce = 1000, 50
+
+// seedsFrom returns n consecutive seeds.
+func seedsFrom(first, n uint64) (seeds []uint64) {
+	for i := range n {
+		seeds = append(seeds, first+i)
+	}
+	return seeds
+}
