@@ -103,19 +103,31 @@ func nobodyWaits(ctx context.Context) bool {
 	return gone
 }
 
-func (b *books) Accept(ctx context.Context, in []ledger.Intake) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
-	err = b.do(ctx, "accept", "", false, func(ctx context.Context) (err error) {
-		out, tasks, err = b.base.Accept(ctx, in)
+// ask is do for a call with a result. A late effect has no caller, and its result is dropped.
+func ask[T any](ctx context.Context, b *books, op, key string, single bool, effect func(context.Context) (T, error)) (result T, err error) {
+	err = b.do(ctx, op, key, single, func(ctx context.Context) error {
+		got, err := effect(ctx)
+		if err == nil && !nobodyWaits(ctx) {
+			result = got
+		}
 		return err
 	})
 	if err != nil {
-		return nil, nil, err
+		return *new(T), err // also if only the answer was lost
 	}
-	return out, tasks, nil
+	return result, nil
 }
 
-func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *ledger.Claim, err error) {
-	err = b.do(ctx, "claim", id.String(), true, func(ctx context.Context) error {
+func (b *books) Accept(ctx context.Context, in []ledger.Intake) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
+	out, err = ask(ctx, b, "accept", "", false, func(ctx context.Context) (got []ledger.Acceptance, err error) {
+		got, tasks, err = b.base.Accept(ctx, in)
+		return got, err
+	})
+	return out, tasks, err
+}
+
+func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*ledger.Claim, error) {
+	c, err := ask(ctx, b, "claim", id.String(), true, func(ctx context.Context) (*ledger.Claim, error) {
 		got, err := b.base.Claim(ctx, id, n, lease)
 		if got != nil && b.p.h.planted == endlessBudget {
 			got.Budget = 1
@@ -123,22 +135,16 @@ func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 		if got != nil && b.p.h.planted == noHistory {
 			got.Unfinished, got.InDoubt = false, false
 		}
-		if !nobodyWaits(ctx) {
-			c = got
-		}
 		b.p.h.claimed(b.p, got)
-		return err
+		return got, err
 	})
-	if err != nil {
-		return nil, err
-	}
 	if c != nil {
 		b.p.h.holds(b.p, c)
 		if b.p.at("claimed", id); c.Unfinished && b.p.h.redis.keeps(id) {
 			b.p.h.doubts()
 		}
 	}
-	return c, nil
+	return c, err
 }
 
 func (b *books) Extend(ctx context.Context, c *ledger.Claim, d time.Duration) error {
@@ -159,8 +165,8 @@ func (b *books) Bind(context.Context, *ledger.Claim, ledger.Binding) error {
 	return errors.New("a history binds no events")
 }
 
-func (b *books) Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (rec ledger.Recorded, err error) {
-	err = b.do(ctx, "record", c.ID.String(), true, func(ctx context.Context) error {
+func (b *books) Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
+	return ask(ctx, b, "record", c.ID.String(), true, func(ctx context.Context) (ledger.Recorded, error) {
 		own := *c
 		no, _, running := b.base.Held(c.ID)
 		if running && b.p.h.planted == noFence {
@@ -174,29 +180,22 @@ func (b *books) Record(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (
 		got, err := b.base.Record(ctx, &own, o)
 		b.p.h.recorded(b.p, c, c.Attempt, c.StartedAt, o, late && err == nil, err)
 		if !nobodyWaits(ctx) {
-			rec = got
 			b.p.at("recorded", c.ID)
 		}
-		return err
+		return got, err
 	})
-	if err != nil {
-		return ledger.Recorded{}, err
-	}
-	return rec, nil
 }
 
-func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d ledger.Delivery, err error) {
-	err = b.do(ctx, "read", id.String(), true, func(ctx context.Context) (err error) { d, err = b.base.Delivery(ctx, id); return err })
-	return d, err
+func (b *books) Delivery(ctx context.Context, id uuid.UUID) (ledger.Delivery, error) {
+	return ask(ctx, b, "read", id.String(), true, func(ctx context.Context) (ledger.Delivery, error) { return b.base.Delivery(ctx, id) })
 }
 
-func (b *books) DeliveryByKey(ctx context.Context, key string) (d ledger.Delivery, err error) {
-	err = b.do(ctx, "read", key, true, func(ctx context.Context) (err error) { d, err = b.base.DeliveryByKey(ctx, key); return err })
-	return d, err
+func (b *books) DeliveryByKey(ctx context.Context, key string) (ledger.Delivery, error) {
+	return ask(ctx, b, "read", key, true, func(ctx context.Context) (ledger.Delivery, error) { return b.base.DeliveryByKey(ctx, key) })
 }
 
-func (b *books) Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledOutcome) (rec ledger.Recorded, err error) {
-	err = b.do(ctx, "adopt", c.ID.String(), false, func(ctx context.Context) error {
+func (b *books) Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledOutcome) (ledger.Recorded, error) {
+	return ask(ctx, b, "adopt", c.ID.String(), false, func(ctx context.Context) (ledger.Recorded, error) {
 		got, err := b.base.Adopt(ctx, c, past)
 		b.p.h.recorded(b.p, c, past.Attempt, past.StartedAt, past.Outcome, false, err)
 		switch {
@@ -205,13 +204,8 @@ func (b *books) Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledO
 		case errors.Is(err, ledger.ErrStale):
 			b.p.h.count("stale outcome found")
 		}
-		rec = got
-		return err
+		return got, err
 	})
-	if err != nil {
-		return ledger.Recorded{}, err
-	}
-	return rec, nil
 }
 
 func (b *books) Lead(ctx context.Context, do func(context.Context) error) (leads bool, err error) {
@@ -251,10 +245,17 @@ func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []ledger.Task, err error) {
-	return b.tasks(ctx, "release", func(ctx context.Context) ([]ledger.Task, error) {
-		return b.base.Release(ctx, chains, gateway, limit)
+// tasks runs a call that dispatches. If its answer is lost, the reconciler replaces the tasks.
+func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]ledger.Task, error)) ([]ledger.Task, error) {
+	return ask(ctx, b, op, "", false, func(ctx context.Context) ([]ledger.Task, error) {
+		tasks, err := effect(ctx)
+		b.p.h.countN("dispatched by "+op, len(tasks))
+		return tasks, err
 	})
+}
+
+func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) ([]ledger.Task, error) {
+	return b.tasks(ctx, "release", func(ctx context.Context) ([]ledger.Task, error) { return b.base.Release(ctx, chains, gateway, limit) })
 }
 
 func (b *books) Due(ctx context.Context, limit int) (tasks []ledger.Task, more bool, err error) {
@@ -278,34 +279,19 @@ func (b *books) LostBefore(ctx context.Context, before time.Time, limit int) ([]
 }
 
 func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]ledger.Task, error) {
-	return b.tasks(ctx, "overdue", func(ctx context.Context) ([]ledger.Task, error) {
-		return b.base.Overdue(ctx, late, after, limit)
-	})
-}
-
-// tasks runs a call that dispatches. If its answer is lost, the reconciler replaces the tasks.
-func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]ledger.Task, error)) (tasks []ledger.Task, err error) {
-	err = b.do(ctx, op, "", false, func(ctx context.Context) error {
-		tasks, err = effect(ctx)
-		b.p.h.countN("dispatched by "+op, len(tasks))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return tasks, nil
+	return b.tasks(ctx, "overdue", func(ctx context.Context) ([]ledger.Task, error) { return b.base.Overdue(ctx, late, after, limit) })
 }
 
 func (b *books) Redispatch(ctx context.Context, t ledger.Task) (again ledger.Task, ok bool, err error) {
-	err = b.do(ctx, "redispatch", t.ID.String(), true, func(ctx context.Context) error {
+	again, err = ask(ctx, b, "redispatch", t.ID.String(), true, func(ctx context.Context) (ledger.Task, error) {
 		got, moved, err := b.base.Redispatch(ctx, t)
 		if moved {
 			b.p.h.count("task replaced")
 		}
 		if !nobodyWaits(ctx) {
-			again, ok = got, moved
+			ok = moved
 		}
-		return err
+		return got, err
 	})
 	return again, ok && err == nil, err
 }
@@ -314,9 +300,7 @@ func (b *books) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
 	return 0, b.do(ctx, "partitions", "", false, func(ctx context.Context) error { return nil })
 }
 
-func (b *books) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
-func (b *books) DropEvents(context.Context, int) (int, error)               { return 0, nil }
-
+func (b *books) DropPartitions(context.Context, time.Duration) (int, error)      { return 0, nil }
+func (b *books) DropEvents(context.Context, int) (int, error)                    { return 0, nil }
 func (b *books) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
-
-func (b *books) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }
+func (b *books) Retain(context.Context, time.Duration, int) (int, error)         { return 0, nil }

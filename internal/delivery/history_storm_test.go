@@ -19,16 +19,17 @@ func (h *history) storm() {
 	mix := weather
 	switch h.planted { // the faults that these protections guard against are rare
 	case noGrace:
-		mix = []func(*history, uint64, int, time.Duration) func(){powerCut}
+		mix = []mischief{powerCut}
 	case noFence:
-		mix = []func(*history, uint64, int, time.Duration) func(){trapped, slept}
+		mix = []mischief{trapped, slept}
 	}
 	var all sync.WaitGroup
 	for range d.IntN(h.tempo.storms + 1) {
 		h.lasts(time.Duration((.5 + 12*d.Float64()) * float64(h.tempo.unit)))
 		position := d.IntN(len(h.listProcesses()))
 		long := time.Duration(d.Float64() * 90 * float64(h.tempo.unit))
-		all.Go(mix[d.IntN(len(mix))](h, d.Uint64(), position, long))
+		do, seed := mix[d.IntN(len(mix))], d.Uint64()
+		all.Go(func() { do(h, seed, position, long) })
 	}
 	all.Wait()
 	h.lasts(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
@@ -44,86 +45,73 @@ func (h *history) lasts(d time.Duration) {
 	}
 }
 
-// weather contains the faults: each affects the process in a position, or a server, for a while.
-var weather = []func(h *history, seed uint64, position int, long time.Duration) func(){
-	killed, stopped, slept, cutOff, trapped, trapped, trapped, trapped,
-	func(h *history, _ uint64, _ int, long time.Duration) func() {
-		return h.away("Postgres down", &h.postgres, down, long)
-	},
-	func(h *history, _ uint64, _ int, long time.Duration) func() {
-		return h.away("Postgres frozen", &h.postgres, frozen, long)
-	},
-	func(h *history, _ uint64, _ int, long time.Duration) func() {
-		return h.away("Redis down", &h.redis.health, down, long)
-	},
-	func(h *history, _ uint64, _ int, long time.Duration) func() {
-		return h.away("Redis frozen", &h.redis.health, frozen, long)
-	},
-	flushed, both, powerCut,
+// mischief is a fault: it affects the process in a position, or a server, for a while.
+type mischief func(h *history, seed uint64, position int, long time.Duration)
+
+var weather = []mischief{killed, stopped, slept, cutOff, trapped, trapped, trapped, trapped,
+	outageOf("Postgres down", postgresOf, down), outageOf("Postgres frozen", postgresOf, frozen),
+	outageOf("Redis down", redisOf, down), outageOf("Redis frozen", redisOf, frozen),
+	flushed, both, powerCut}
+
+func outageOf(what string, server func(*history) *health, state outage) mischief {
+	return func(h *history, _ uint64, _ int, long time.Duration) { h.away(what, server(h), state, long) }
 }
 
-func killed(h *history, _ uint64, position int, long time.Duration) func() {
-	return func() {
-		p := h.listProcesses()[position]
-		if p.leaves() {
-			h.count("killed")
-			p.kill()
-			h.lasts(long / 3)
-			h.launch(position)
-		}
+func postgresOf(h *history) *health { return &h.postgres }
+func redisOf(h *history) *health    { return &h.redis.health }
+
+func killed(h *history, _ uint64, position int, long time.Duration) {
+	if p := h.listProcesses()[position]; p.leaves() {
+		h.count("killed")
+		p.kill()
+		h.lasts(long / 3)
+		h.launch(position)
 	}
 }
 
-func stopped(h *history, _ uint64, position int, _ time.Duration) func() {
-	return func() {
-		p := h.listProcesses()[position]
-		if p.leaves() {
-			h.count("stopped in order")
-			p.stop()
-			h.launch(position)
-		}
+func stopped(h *history, _ uint64, position int, _ time.Duration) {
+	if p := h.listProcesses()[position]; p.leaves() {
+		h.count("stopped in order")
+		p.stop()
+		h.launch(position)
 	}
 }
 
-func slept(h *history, _ uint64, position int, long time.Duration) func() {
-	return func() {
-		p := h.listProcesses()[position]
-		p.freeze()
-		h.count("process frozen")
-		h.lasts(long)
-		p.resume()
-	}
+func slept(h *history, _ uint64, position int, long time.Duration) {
+	p := h.listProcesses()[position]
+	p.freeze()
+	h.count("process frozen")
+	h.lasts(long)
+	p.resume()
 }
 
 // trapped makes a process die, or freeze for longer than its lease, at the worst moment.
-func trapped(h *history, seed uint64, position int, long time.Duration) func() {
-	return func() {
-		p := h.listProcesses()[position]
-		sprung := make(chan uuid.UUID, 2)
-		dies, point := seed%2 == 0, points[seed/2%uint64(len(points))]
-		p.trap(point, func(id uuid.UUID) {
-			if dies {
-				p.kill()
-			} else {
-				p.freeze()
-			}
-			sprung <- id
-		})
-		patience := time.NewTimer(60 * h.tempo.unit)
-		defer patience.Stop()
-		var id uuid.UUID
-		select {
-		case <-patience.C:
-			p.trap(point, nil) // it does not get there
-			return
-		case id = <-sprung:
+func trapped(h *history, seed uint64, position int, long time.Duration) {
+	p := h.listProcesses()[position]
+	sprung := make(chan uuid.UUID, 2)
+	dies, point := seed%2 == 0, points[seed/2%uint64(len(points))]
+	p.trap(point, func(id uuid.UUID) {
+		if dies {
+			p.kill()
+		} else {
+			p.freeze()
 		}
-		if !dies {
-			h.oversleep(p, id, long)
-		} else if p.leaves() {
-			h.lasts(long / 3)
-			h.launch(position)
-		}
+		sprung <- id
+	})
+	patience := time.NewTimer(60 * h.tempo.unit)
+	defer patience.Stop()
+	var id uuid.UUID
+	select {
+	case <-patience.C:
+		p.trap(point, nil) // it does not get there
+		return
+	case id = <-sprung:
+	}
+	if !dies {
+		h.oversleep(p, id, long)
+	} else if p.leaves() {
+		h.lasts(long / 3)
+		h.launch(position)
 	}
 }
 
@@ -131,7 +119,7 @@ func trapped(h *history, seed uint64, position int, long time.Duration) func() {
 // down.
 func (h *history) doubts() {
 	if h.silence.CompareAndSwap(true, false) && h.stormy.Load() {
-		h.late.Go(h.away("Redis does not tell", &h.redis.health, down, h.tempo.recall+20*h.tempo.unit))
+		h.late.Go(func() { h.away("Redis does not tell", &h.redis.health, down, h.tempo.recall+20*h.tempo.unit) })
 	}
 }
 
@@ -157,22 +145,18 @@ type sleeper struct {
 	other chan struct{}
 }
 
-func cutOff(h *history, _ uint64, position int, long time.Duration) func() {
-	return func() {
-		p := h.listProcesses()[position]
-		h.count("process without Postgres")
-		p.cut(true)
-		h.lasts(long)
-		p.cut(false)
-	}
+func cutOff(h *history, _ uint64, position int, long time.Duration) {
+	p := h.listProcesses()[position]
+	h.count("process without Postgres")
+	p.cut(true)
+	h.lasts(long)
+	p.cut(false)
 }
 
-func (h *history) away(what string, server *health, state outage, long time.Duration) func() {
-	return func() {
-		h.begins(what, server, state)
-		h.lasts(long)
-		h.ends(what, server, state)
-	}
+func (h *history) away(what string, server *health, state outage, long time.Duration) {
+	h.begins(what, server, state)
+	h.lasts(long)
+	h.ends(what, server, state)
 }
 
 func (h *history) begins(what string, server *health, state outage) {
@@ -189,43 +173,37 @@ func (h *history) ends(what string, server *health, state outage) {
 	server.set(up)
 }
 
-func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
-	return func() {
-		h.count("Redis emptied")
-		if seed%2 == 0 {
-			h.redis.set(down)
-			h.note(nil, "Redis is down")
-			h.lasts(long / 3)
-		}
-		h.redis.flush()
-		h.forgotten(uuid.Nil)
-		h.redis.set(up)
+func flushed(h *history, seed uint64, _ int, long time.Duration) {
+	h.count("Redis emptied")
+	if seed%2 == 0 {
+		h.redis.set(down)
+		h.note(nil, "Redis is down")
+		h.lasts(long / 3)
 	}
+	h.redis.flush()
+	h.forgotten(uuid.Nil)
+	h.redis.set(up)
 }
 
 // both stops Redis and Postgres, Postgres for longer.
-func both(h *history, seed uint64, _ int, long time.Duration) func() {
-	return func() {
-		state := []outage{down, frozen}[seed%2]
-		h.begins("Redis away with Postgres", &h.redis.health, state)
-		h.begins("Postgres away with Redis", &h.postgres, state)
-		h.lasts(long / 3)
-		h.ends("Redis away with Postgres", &h.redis.health, state)
-		h.lasts(long / 5)
-		h.ends("Postgres away with Redis", &h.postgres, state)
-	}
+func both(h *history, seed uint64, _ int, long time.Duration) {
+	state := []outage{down, frozen}[seed%2]
+	h.begins("Redis away with Postgres", &h.redis.health, state)
+	h.begins("Postgres away with Redis", &h.postgres, state)
+	h.lasts(long / 3)
+	h.ends("Redis away with Postgres", &h.redis.health, state)
+	h.lasts(long / 5)
+	h.ends("Postgres away with Redis", &h.postgres, state)
 }
 
 // powerCut stops both for longer than a lease, and restarts both at the same time. No process could record or spool an
 // outcome.
-func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
-	return func() {
-		h.begins("power cut", &h.redis.health, down)
-		h.begins("Postgres without power", &h.postgres, down)
-		h.lasts(h.tempo.lease + long/3)
-		h.ends("Postgres without power", &h.postgres, down)
-		h.ends("power cut", &h.redis.health, down)
-	}
+func powerCut(h *history, _ uint64, _ int, long time.Duration) {
+	h.begins("power cut", &h.redis.health, down)
+	h.begins("Postgres without power", &h.postgres, down)
+	h.lasts(h.tempo.lease + long/3)
+	h.ends("Postgres without power", &h.postgres, down)
+	h.ends("power cut", &h.redis.health, down)
 }
 
 // leaves reports whether the caller is the first that wants to end this process.
