@@ -61,9 +61,7 @@ func TestDirectCallFails(t *testing.T) {
 // TestBreakerNamesItsCause: while the breaker is open, the refusal still says why the latest call failed.
 func TestBreakerNamesItsCause(t *testing.T) {
 	t.Parallel()
-	l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: slog.New(slog.DiscardHandler)}))
-	t.Cleanup(l.Close)
-	d := newDirect(t, l)
+	d := newDirect(t, newLimiter(t, ratelimit.Config{MinCalls: 2}))
 	for _, want := range []outcome.Reason{outcome.ConnectFailed, outcome.ConnectFailed, outcome.BreakerOpen} {
 		_, err := d.CallDirect(t.Context(), directTo("http://127.0.0.1:1/mcp"), "a test")
 		if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != want || !strings.Contains(failed.Text, "connection refused") {
@@ -76,8 +74,7 @@ func TestBreakerNamesItsCause(t *testing.T) {
 // agents.
 func TestDirectCallsShareLimits(t *testing.T) {
 	t.Parallel()
-	l := must(ratelimit.New(ratelimit.Config{Rate: 0.01, Burst: 1, PermitTTL: time.Minute, MaxWait: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}))
-	t.Cleanup(l.Close)
+	l := newLimiter(t, ratelimit.Config{Rate: 0.01, Burst: 1, MaxWait: time.Millisecond})
 	d := newDirect(t, l)
 	a := newAgent(t)
 	must(d.CallDirect(t.Context(), directTo(a.URL), "a test"))

@@ -2,18 +2,15 @@ package delivery
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/tools"
-	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -107,10 +104,6 @@ func TestDeliveries(t *testing.T) {
 		}
 	}
 
-	ends("the file is not what was hashed", outcome.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
-		c := w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`))
-		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x01")})
-	}, file("mismatch", 1))
 	ends("a file that contradicts its event", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		lies := []byte(`{"agentRegistry":"eip155:31337:0x0000000000000000000000000000000000000001",
 			"clientAddress":"0x0000000000000000000000000000000000000002","value":1,"valueDecimals":0,"tag1":"slow"}`)
@@ -192,16 +185,6 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%q %s", d.Error, d.History[0].Response)
 		}
 	})
-	ends("a tool renamed since it was listed", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(renaming(t, "agent_receiveFeedback").URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d ledger.Delivery) {
-		if d.ToolName != "agent_receiveFeedback" || d.Attempts != 1 {
-			t.Errorf("%s after %d attempts", d.ToolName, d.Attempts)
-		}
-	})
-	ends("a tool that is gone since it was listed", outcome.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(renaming(t, "nothing").URL), devnet.Feedback{})
-	}, nil)
 	ends("the job's own headers are refused", outcome.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, map[string]any{"X-Key": "hunter2hunter2"}))
 	}, nil)
@@ -263,43 +246,20 @@ func TestDeliveries(t *testing.T) {
 	})
 }
 
-// renaming returns an agent that does not know the tool of its first call, and lists another one from then on.
-func renaming(t testing.TB, to string) (a *agent) {
-	a = newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if n > 1 {
-			return false
-		}
-		a.mu.Lock()
-		a.tool = to
-		a.mu.Unlock()
-		replyError(w, id, -32602, "unknown tool")
-		return true
-	}))
-	return a
-}
-
 // archived returns the error of a delivery's last task in the web UI's archive; "" if the delivery was not rejected, is
 // not dead and is not held.
-func (w *world) archived(d ledger.Delivery) string {
+func (w *world) archived(d ledger.Delivery) (says string) {
 	w.t.Helper()
 	if d.Status != outcome.Rejected && d.Status != outcome.Dead && d.Status != outcome.Held {
 		return ""
 	}
-	ui := webui.New(w.queue, "/monitor", intake.MaskJob)
-	defer ui.Close()
-	var task struct {
-		State string `json:"state"`
-		Error string `json:"error_message"`
-	}
-	lane := queue.First
-	if len(d.History) > 1 { // the delivery waited before
-		lane = queue.Retry
-	}
-	path := fmt.Sprintf("/monitor/api/queues/%s/tasks/%s:%d", lane, d.ID, d.Dispatch)
-	heraldtest.AwaitState(w.t, func() bool {
-		r := httptest.NewRecorder()
-		ui.ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
-		return json.Unmarshal(r.Body.Bytes(), &task) == nil && task.State == "archived"
-	}, func() string { return fmt.Sprintf("%s is %+v", path, task) })
-	return task.Error
+	heraldtest.Await(w.t, "the task in the archive", func() bool {
+		tasks := w.shown("archived")
+		i := slices.IndexFunc(tasks, func(x shownTask) bool { return x.ID == queue.Task{DeliveryID: d.ID, N: d.Dispatch}.ID() })
+		if i >= 0 {
+			says = tasks[i].Error
+		}
+		return i >= 0
+	})
+	return says
 }

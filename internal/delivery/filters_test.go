@@ -117,9 +117,7 @@ func TestPolicyDelaysCalls(t *testing.T) {
 			w, a := newWorld(t), newAgent(t)
 			var p atomic.Pointer[policy.Policy]
 			p.Store(new(parsePolicy(t, policy.Default, document)))
-			limiter := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute}))
-			t.Cleanup(limiter.Close)
-			w.serve(w.newWorker(limitOrigins(limiter, nil), func(c *Config) {
+			w.serve(w.newWorker(limitOrigins(newLimiter(t, ratelimit.Config{}), nil), func(c *Config) {
 				c.DefaultPolicy = func() policy.Policy { return *p.Load() }
 			}))
 			agent := w.register(at(a.URL))

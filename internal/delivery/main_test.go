@@ -438,7 +438,7 @@ func (w *world) claim(id uuid.UUID, n int) *ledger.Claim {
 	return c
 }
 
-// counted returns the counters of a family by the values of their labels.
+// counted returns the counters of a family, or the numbers of observations, by the values of their labels.
 func counted(t testing.TB, of prometheus.Gatherer, family string) map[string]float64 {
 	t.Helper()
 	counts := map[string]float64{}
@@ -449,7 +449,7 @@ func counted(t testing.TB, of prometheus.Gatherer, family string) map[string]flo
 				labels = append(labels, l.GetValue())
 			}
 			if f.GetName() == family {
-				counts[strings.Join(labels, " ")] = m.GetCounter().GetValue()
+				counts[strings.Join(labels, " ")] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
 	}

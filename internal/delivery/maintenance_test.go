@@ -65,18 +65,8 @@ func (w *world) count(f records.Filter) (n int64) {
 	return n
 }
 
-// TestRoundDispatchesAllDue: one round dispatches more due deliveries than one statement does.
-func TestRoundDispatchesAllDue(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.fillDue(120)
-	still := heraldtest.NewClock(time.Now()) // a round has a limit of time, which a busy machine would reach
-	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now, c.Batch = time.Hour, still.Now, 50 }))
-	heraldtest.Equal(t, "waiting deliveries after a round",
-		w.count(records.Filter{Statuses: []outcome.Status{outcome.Waiting}}), 0)
-}
-
-// TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once. They do not wait
+// TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once, although these are
+// more than one statement dispatches. They do not wait
 // for an agent that another transaction has locked: a later round dispatches its deliveries. No leader, no repair.
 func TestEveryWorkerDispatchesDue(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/big"
@@ -15,12 +14,19 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
+
+// newLimiter returns a limiter whose permits last for a minute.
+func newLimiter(t testing.TB, cfg ratelimit.Config) *ratelimit.Limiter {
+	cfg.PermitTTL = time.Minute
+	l := must(ratelimit.New(cfg))
+	t.Cleanup(l.Close)
+	return l
+}
 
 // TestLimitsOfAnOrigin: deliveries that exceed an origin's limits wait at no cost, and the agent's other deliveries are
 // not dispatched in their place.
@@ -30,10 +36,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 
 	// limited returns a worker with limits of its own.
 	limited := func(t *testing.T, w *world, cfg ratelimit.Config) *worker {
-		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
-		l := must(ratelimit.New(cfg))
-		t.Cleanup(l.Close)
-		return w.newWorker(limitOrigins(l, nil))
+		cfg.MaxWait = time.Millisecond
+		return w.newWorker(limitOrigins(newLimiter(t, cfg), nil))
 	}
 	waits := func(t *testing.T, w *world, id uuid.UUID, why outcome.Reason) {
 		t.Helper()
@@ -137,10 +141,8 @@ func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bucket := func(t *testing.T, cfg ratelimit.Config) *ratelimit.Limiter {
-		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
-		l := must(ratelimit.New(cfg))
-		t.Cleanup(l.Close)
-		return l
+		cfg.MaxWait = time.Millisecond
+		return newLimiter(t, cfg)
 	}
 	// names lists agents as registrations and domains do.
 	names := func(w *world, agents ...*big.Int) []any {
@@ -273,9 +275,7 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			a := newAgent(t, hangs())
-			l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: w.logger()}))
-			t.Cleanup(l.Close)
-			k := w.newWorker(limitOrigins(l, nil), func(cfg *Config) { cfg.CallTimeout, cfg.Lease = c.timeout, time.Minute })
+			k := w.newWorker(limitOrigins(newLimiter(t, ratelimit.Config{MinCalls: 2}), nil), func(cfg *Config) { cfg.CallTimeout, cfg.Lease = c.timeout, time.Minute })
 			id := w.register(at(a.URL))
 			for _, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
 				k.mustDeliver(w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000})), 1, want)
@@ -291,9 +291,7 @@ func TestPermitOfALongAttempt(t *testing.T) {
 	w := newWorld(t)
 	var passed atomic.Int64 // of the clock, in addition to the time
 	now := func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
-	l := must(ratelimit.New(ratelimit.Config{Inflight: 1, MinCalls: 1, MaxWait: time.Millisecond, PermitTTL: time.Minute,
-		Now: now, Logger: w.logger()}))
-	t.Cleanup(l.Close)
+	l := newLimiter(t, ratelimit.Config{Inflight: 1, MinCalls: 1, MaxWait: time.Millisecond, Now: now})
 	k := w.newWorker(limitOrigins(l, nil), func(c *Config) { c.Lease, c.Now = time.Minute, now })
 	var second uuid.UUID
 	a := newAgent(t, onAny(func(method string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
@@ -315,27 +313,4 @@ func TestPermitOfALongAttempt(t *testing.T) {
 	second = w.dispatchTo(a.URL)
 	k.mustDeliver(first, 1, "waiting")
 	heraldtest.Equal(t, "endpoints with an open breaker", l.Stats().Open, 1)
-}
-
-// TestRequiredBinding: with require, a delivery to an unbound agent is rejected, with a text for the agent's author,
-// and the agent is not called.
-func TestRequiredBinding(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	k := w.newWorker(func(c *Config) { c.Resolver = strictly{} })
-	id := w.dispatchTo(a.URL)
-	if _, err := k.deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
-		t.Errorf("%v", err)
-	}
-	w.shows(id, outcome.Rejected, outcome.EndpointUnverified, 1, "registrations[]")
-	heraldtest.Equal(t, "calls", len(a.received()), 0)
-}
-
-// strictly is a resolver that finds each agent unbound.
-type strictly struct{}
-
-func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
-	return resolver.Target{}, &resolver.UnboundError{Endpoint: "https://a.example", Asked: "https://a.example/.well-known/agent-registration.json", Why: "not found",
-		Entry: "{}"}
 }

@@ -44,28 +44,33 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 	}
 }
 
-// TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer isError to a call
-// that no longer fits. The worker lists the tools again and makes the call that fits. If the tools did not change, or
-// the tool ran and failed, the delivery is rejected after one call.
+// TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer isError, or the error
+// -32602, to a call that no longer fits. The worker lists the tools again and makes the call that fits. If the tools did
+// not change, or the tool ran and failed, the delivery is rejected after one call.
 func TestToolsChangedSinceListed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(w.newWorker())
 	for name, c := range map[string]struct {
-		schema, tool, text string
-		want               outcome.Status
+		schema, tool, text string // text: of isError; "": the error -32602
+		want               outcome.Reason
 		calls              int
 	}{
-		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", outcome.Delivered, 3},
-		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", outcome.Delivered, 3},
-		"no such tool":   {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", outcome.Rejected, 2},
-		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", outcome.Rejected, 2},
-		"the tool ran":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", outcome.Rejected, 2},
+		"another schema":         {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", "", 3},
+		"another name":           {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", "", 3},
+		"no such tool":           {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", outcome.ToolError, 2},
+		"the same tools":         {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", outcome.ToolError, 2},
+		"the tool ran":           {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", outcome.ToolError, 2},
+		"another name, an error": {`{"type":"object"}`, "agent_receiveFeedback", "", "", 3},
+		"no such tool, an error": {`{"type":"object"}`, "other", "", outcome.ToolNotFound, 2},
 	} {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"value":{"type":"string"}}}` }, onCall(
 				func(n int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-					if n == 2 {
+					switch {
+					case n == 2 && c.text == "":
+						replyError(rw, id, -32602, "unknown tool")
+					case n == 2:
 						reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"`+c.text+`"}]}`)
 					}
 					return n == 2
@@ -75,9 +80,10 @@ func TestToolsChangedSinceListed(t *testing.T) {
 			a.mu.Lock()
 			a.schema, a.tool = c.schema, c.tool
 			a.mu.Unlock()
-			d := w.until(w.accept(w.feedback(id)), c.want)
-			if n := len(a.received()); n != c.calls || d.Attempts != 1 || c.want == outcome.Rejected && d.Reason != "tool_error" {
-				t.Errorf("%s after %d calls in %d attempts: %s", d.Reason, n, d.Attempts, d.Error)
+			d := w.row(w.accept(w.feedback(id)))
+			heraldtest.Await(t, "the end", func() bool { d = w.row(d.ID); return d.Status.Final() })
+			if n := len(a.received()); n != c.calls || d.Reason != c.want || d.Attempts != 1 || c.want == "" && d.ToolName != c.tool {
+				t.Errorf("%s with %s after %d calls in %d attempts: %s", d.Reason, d.ToolName, n, d.Attempts, d.Error)
 			}
 		})
 	}

@@ -62,9 +62,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	w := newWorld(t)
 	well, sick := newAgent(t), newAgent(t, status(503, "Retry-After", "200"))
 	naysayer := newAgent(t, answers(saysNo))
-	limiter := must(ratelimit.New(ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute, PermitTTL: time.Minute, Logger: w.logger()}))
-	t.Cleanup(limiter.Close)
-	k := w.newWorker(limitOrigins(limiter, nil))
+	k := w.newWorker(limitOrigins(newLimiter(t, ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute}), nil))
 	delete(k.chains, w.net.ChainID()) // so that no event is looked up, and jobs without an endpoint are held
 	w.serve(k)
 
