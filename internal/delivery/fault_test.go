@@ -87,7 +87,7 @@ func TestFaults(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	w.run(t, "asynq's context does not reach the call", func(t *testing.T, w *world) {
+	w.run(t, "asynq's context does not reach the call, and shutdown waits for it", func(t *testing.T, w *world) {
 		begun, finish := make(chan bool, 1), make(chan bool)
 		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
@@ -108,28 +108,15 @@ func TestFaults(t *testing.T) {
 			}
 		}
 		heraldtest.Equal(t, "running", k.runner.Running(), 1)
-		close(finish)
-		if got := heraldtest.Receive(t, "the end", done); got != "<nil>" {
-			t.Error(got)
-		}
-		w.until(id, outcome.Delivered)
-	})
-
-	w.run(t, "shutdown waits for the call", func(t *testing.T, w *world) {
-		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, silentUntil(begun, finish))
-		k := w.newWorker()
-		id := w.dispatchTo(a.URL)
-		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
-		heraldtest.Receive(t, "the call", begun)
 		waited := make(chan bool)
 		go func() { k.runner.Wait(heraldtest.Within(t, 20*time.Second)); close(waited) }()
 		select {
 		case <-waited:
-			t.Error("it did not wait")
+			t.Error("the shutdown did not wait for the call")
 		default:
 		}
 		close(finish)
+		heraldtest.Equal(t, "the end", heraldtest.Receive(t, "the end", done), "<nil>")
 		heraldtest.Receive(t, "Wait", waited)
 		w.shows(id, outcome.Delivered, "", 1)
 	})

@@ -9,7 +9,6 @@ import (
 
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -23,8 +22,7 @@ import (
 // acceptUnseen enqueues a job as a program without access to the chain does.
 func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 	w.t.Helper()
-	parsed := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
-	got := w.acceptJobs(parsed)
+	got := w.acceptJobs(parsed(j))
 	if got[0].Verdict != ledger.Accepted {
 		w.t.Fatalf("%+v", got[0])
 	}

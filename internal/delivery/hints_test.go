@@ -93,7 +93,7 @@ func TestFalseJobs(t *testing.T) {
 				jobs[i] = repositioned(j, p)
 			}
 			if p := c.jobs[0]["identityRegistry"]; p != nil { // the intake accepts only listed registries
-				k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+				k := parsed(j)
 				k.IdentityRegistry = common.HexToAddress(second)
 				w.acceptJobs(k)
 			} else if got := w.submitAs(thiefs, jobs...)[0]; got.Verdict != ledger.Accepted {
@@ -161,7 +161,7 @@ func TestActionBelongsToItsHint(t *testing.T) {
 			return append(w.submitAs(direct, with(repositioned(j, nowhere), own(first.URL, map[string]any{"X-Thief": "1"}))), w.submitAs(thiefs, j)...)
 		}, victim, ledger.Known},
 		"headers follow the event's agent": {func(j map[string]any) []intake.Answer {
-			k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+			k := parsed(j)
 			k.IdentityRegistry = common.HexToAddress("0x5ec0")
 			w.acceptJobs(k)
 			return w.submitAs(direct, with(j, own(first.URL, map[string]any{"X-Own": "1"})))
@@ -271,14 +271,19 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	heraldtest.Equal(w.t, "calls", len(to.received()), 1)
 }
 
+// newHintWorld returns a world with a worker, an agent, and a job of feedback for it, which its giver can revoke.
+func newHintWorld(t *testing.T, adapt ...func(*agent)) (w *world, k *worker, a *agent, j map[string]any, client devnet.Account) {
+	t.Helper()
+	w, a = newWorld(t), newAgent(t, adapt...)
+	j, client = w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "first"})
+	return w, w.newWorker(), a, j, client
+}
+
 // TestUnansweredHint: a job determines the query to the node. If the node never answers it, the other hints are tried.
 func TestUnansweredHint(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	victim := newAgent(t)
-	k := w.newWorker()
+	w, k, victim, j, _ := newHintWorld(t)
 	k.chains[w.net.ChainID()] = &deaf{Chain: w.chain}
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
 	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": 1}
 	id := w.submitAs(thiefs, repositioned(j, bare))[0].ID
 	w.submit(j)
@@ -288,12 +293,9 @@ func TestUnansweredHint(t *testing.T) {
 // TestHintsOutlastAnOutage: the hints of a key wait while the node is down, and none is refuted.
 func TestHintsOutlastAnOutage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	victim := newAgent(t)
+	w, k, victim, j, _ := newHintWorld(t)
 	node := &deaf{Chain: w.chain, away: true, always: true}
-	k := w.newWorker()
 	k.chains[w.net.ChainID()] = node
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
 	id := w.submitAs(thiefs, repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}))[0].ID
 	w.submit(j)
 	for round := range 5 {
@@ -311,12 +313,9 @@ func TestHintsOutlastAnOutage(t *testing.T) {
 // the job again changes nothing; another job starts a new check.
 func TestRefutedHints(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	k := w.newWorker()
+	w, k, a, j, _ := newHintWorld(t)
 	node := &deaf{Chain: w.chain, always: true, blind: true}
 	k.chains[w.net.ChainID()] = node
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
 	false1 := repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "blockNumber": 1, "blockHash": nil})
 	id := w.submitAs(thiefs, false1)[0].ID
 	w.turn(k, id)
@@ -380,14 +379,11 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 // agent is called before the event is bound.
 func TestFalseJobInDoubt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	victim := newAgent(t)
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	w, k, victim, j, _ := newHintWorld(t)
 	id := w.submit(repositioned(j, map[string]any{"value": "1"}))[0].ID
 	w.policy(id, policy.OnUnknownHold)
 	w.claim(id, 1)
 	w.expire(id)
-	k := w.newWorker()
 	w.deliverInTurns(k, id, 1, victim)
 }
 
@@ -395,12 +391,9 @@ func TestFalseJobInDoubt(t *testing.T) {
 // because only the chain can decide between them.
 func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	victim := newAgent(t)
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	w, k, victim, j, _ := newHintWorld(t)
 	id := w.submitAs(thiefs, repositioned(j, map[string]any{"value": "1"}))[0].ID
 	w.submit(j)
-	k := w.newWorker()
 	node := k.chains[w.net.ChainID()]
 	delete(k.chains, w.net.ChainID())
 	w.turn(k, id)
@@ -438,7 +431,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			a := newAgent(t, func(a *agent) { a.tool = "agent.receiveFeedback" })
 			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "true"})
 			k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(w.registry)) })
-			false1 := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+			false1 := parsed(j)
 			false1.Tag1, false1.IdentityRegistry, false1.TransactionHash, false1.BlockNumber = "forged", common.HexToAddress("0x5ec0"), common.Hash{9}, 1
 			id := w.acceptJobs(false1)[0].ID
 			if late {
@@ -467,7 +460,7 @@ func TestFollowedFalseJob(t *testing.T) {
 					t.Errorf("corrected: %v, counted %v, want %s", d.Corrected, counted, field)
 				}
 			}
-			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
+			event := parsed(j)
 			heraldtest.Await(t, "the follower to read the event", func() bool { // the check may have found it earlier
 				cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
 				return err == nil && slices.ContainsFunc(cursors, func(c cursor.State) bool {
@@ -486,10 +479,11 @@ func TestFollowedFalseJob(t *testing.T) {
 
 // reorgTo replaces the latest block, with the feedback of j, by one with other feedback under the same key. It returns
 // the job of the other feedback.
-func (w *world) reorgTo(client devnet.Account, agent *big.Int, j map[string]any) map[string]any {
+func (w *world) reorgTo(client devnet.Account, j map[string]any) map[string]any {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 30*time.Second)
 	heraldtest.Must(w.t, w.net.Reorg(ctx, 1, false))
+	agent, _ := new(big.Int).SetString(fmt.Sprint(j["agentId"]), 10)
 	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
 	heraldtest.Must(w.t, err)
 	return repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil,
@@ -500,16 +494,12 @@ func (w *world) reorgTo(client devnet.Account, agent *big.Int, j map[string]any)
 // and the other event is delivered under an id of its own.
 func TestRetryChecksItsEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t, failsOnce())
-	k := w.newWorker()
-	agent := w.register(at(a.URL))
-	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	w, k, a, j, client := newHintWorld(t, failsOnce())
 	id := w.submit(j)[0].ID
 	w.turn(k, id)
 	w.shows(id, outcome.Waiting, outcome.ServerError, 1)
 	ctx := heraldtest.Within(t, 30*time.Second)
-	w.reorgTo(client, agent, j)
+	w.reorgTo(client, j)
 	w.turn(k, id)
 	d := w.row(id)
 	if d.Status != outcome.Cancelled || d.Reason != outcome.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
@@ -563,7 +553,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 				t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 			}
 			ctx := heraldtest.Within(t, 30*time.Second)
-			retraction, err := w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(sent), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key())
+			retraction, err := w.store.DeliveryByKey(ctx, parsed(sent).Retraction(id).Key())
 			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == outcome.Cancelled) {
 				t.Errorf("the retraction: %v, %s", err, retraction.Job)
 			}
@@ -590,11 +580,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 // and the other event is delivered.
 func TestReviewAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	k := w.newWorker()
-	agent := w.register(at(a.URL))
-	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	w, k, a, j, client := newHintWorld(t)
 	id := w.submit(j)[0].ID
 	w.deliverInTurns(k, id, 1, a)
 	ctx := heraldtest.Within(t, 30*time.Second)
@@ -619,7 +605,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
-	if got := w.submit(w.reorgTo(client, agent, j))[0]; got.Verdict != ledger.Known || got.ID != id {
+	if got := w.submit(w.reorgTo(client, j))[0]; got.Verdict != ledger.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
 	k.reviewEvents(w)
@@ -629,7 +615,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	}
 	w.serve(k)
 	w.until(next.ID, outcome.Delivered)
-	retraction := must(w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key()))
+	retraction := must(w.store.DeliveryByKey(ctx, parsed(j).Retraction(id).Key()))
 	if !strings.Contains(string(retraction.Job), id.String()) {
 		t.Errorf("the retraction is %s", retraction.Job)
 	}
@@ -651,11 +637,7 @@ func (k *worker) reviewEvents(w *world) {
 // the other event, which has a delivery of its own.
 func TestReplayOfALostKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	k := w.newWorker()
-	agent := w.register(at(a.URL))
-	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	w, k, a, j, client := newHintWorld(t)
 	id := w.submit(j)[0].ID
 	ctx := heraldtest.Within(t, 30*time.Second)
 	w.exec(`UPDATE herald.agents SET enabled = false`)
@@ -664,7 +646,7 @@ func TestReplayOfALostKey(t *testing.T) {
 	if err != nil || moved != 1 {
 		t.Fatalf("%v, %v", left, err)
 	}
-	w.submit(w.reorgTo(client, agent, j))
+	w.submit(w.reorgTo(client, j))
 	k.reviewEvents(w)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
 	if next.ID == id {
@@ -678,7 +660,10 @@ func TestReplayOfALostKey(t *testing.T) {
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
-// keyOf returns the key of a job.
-func (w *world) keyOf(j map[string]any) string {
-	return must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second})).Key()
+// parsed returns a job as a program without access to the chain parses it.
+func parsed(j map[string]any) job.Job {
+	return must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
 }
+
+// keyOf returns the key of a job.
+func (w *world) keyOf(j map[string]any) string { return parsed(j).Key() }
