@@ -122,9 +122,7 @@ func TestForgottenWorkerSharesAgain(t *testing.T) {
 // which it could not see released.
 func TestReleasedAlone(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	_, a, b := twoWorkers(t, onePermit)
 	p := enter(t, a, site, "1")
 	a.setAlone(true)
 	p.Release(OK)
@@ -141,9 +139,7 @@ func TestReleasedAlone(t *testing.T) {
 // shares its limits again, although it did not count them before.
 func TestPermitsOfOthersOutlastTimeAlone(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	_, a, b := twoWorkers(t, onePermit)
 	p := enter(t, a, site, "1")
 	refused(t, b, site, "2", outcome.AgentBusy)
 	b.setAlone(true)
@@ -172,11 +168,9 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
-			adapt := func(cfg *Config) {
-				cfg.Inflight, cfg.MaxWaiters, cfg.MinCalls, cfg.OpenFor, cfg.Now = 1, -1, 1, time.Second, c.Now
-			}
-			a, b := inTime(newLimits(t, rdb, adapt)), inTime(newLimits(t, rdb, adapt))
+			c := newClock()
+			_, a, b := twoWorkers(t, onePermit, func(cfg *Config) { cfg.MinCalls, cfg.OpenFor, cfg.Now = 1, time.Second, c.Now })
+			inTime(a, b)
 			p := enter(t, a, site, "1")
 			count(a, true)
 			p.Release(Neutral)
@@ -198,9 +192,7 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 // even if Redis did not know the origin and the worker does not call it again.
 func TestPermitsAcquiredAlone(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	_, a, b := twoWorkers(t, onePermit)
 	a.setAlone(true)
 	p := enter(t, a, site, "1")
 	a.setAlone(false)
@@ -216,10 +208,8 @@ func TestClockOfRedisDiffers(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
-			l := newLimits(t, client(t, heraldtest.RealRedis(t)), func(c *Config) {
-				c.Inflight, c.MaxWaiters = 1, -1
-				c.Now = func() time.Time { return time.Now().Add(ahead) }
-			})
+			l := newLimits(t, client(t, heraldtest.RealRedis(t)), onePermit,
+				func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } })
 			l.setAlone(true)
 			p := enter(t, l, site, "1")
 			l.setAlone(false)

@@ -14,14 +14,13 @@ import (
 func TestFasterWorkers(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
-	fast := newLimits(t, rdb, adapt)
+	fast := newLimits(t, rdb, onePermit)
 	p := enter(t, fast, site, "fast")
 	tries := 0
 	slow := newLimits(t, watched{rdb, func() {
 		tries++
 		fast.takeStep(p.endpoint, func(m *originState, _ *circuit, _ int64) { m.TAT++ })
-	}}, adapt)
+	}}, onePermit)
 	refused(t, slow, site, "slow", outcome.AgentBusy)
 	heraldtest.Equal(t, "tries", tries, maxTries)
 	heraldtest.Equal(t, "there is an outage", slow.Stats().Local, false)
@@ -33,10 +32,9 @@ func TestFasterWorkers(t *testing.T) {
 // except for every presence/4. Otherwise the waiting calls of many workers would make each other's commits fail.
 func TestWaitingCallsWriteRarely(t *testing.T) {
 	t.Parallel()
-	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
-	adapt := func(cfg *Config) { cfg.Inflight, cfg.Now = 1, c.Now }
-	enter(t, inTime(newLimits(t, rdb, adapt)), site, "holds")
-	l := inTime(newLimits(t, rdb, adapt))
+	c := newClock()
+	rdb, other, l := twoWorkers(t, func(cfg *Config) { cfg.Inflight, cfg.Now = 1, c.Now })
+	enter(t, inTime(other, l), site, "holds")
 	e := l.findEndpoint(originKey(site), endpointID(site))
 	versions := map[string]bool{}
 	for range 20 {
@@ -55,9 +53,9 @@ func TestWaitingCallsWriteRarely(t *testing.T) {
 // permits that this process has acquired since.
 func TestLateRelease(t *testing.T) {
 	t.Parallel()
-	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
-	adapt := func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxEndpoints, cfg.Now = 1, -1, 1, c.Now }
-	l, other := inTime(newLimits(t, rdb, adapt)), inTime(newLimits(t, rdb, adapt))
+	c := newClock()
+	_, l, other := twoWorkers(t, onePermit, func(cfg *Config) { cfg.MaxEndpoints, cfg.Now = 1, c.Now })
+	inTime(l, other)
 	expired := enter(t, l, site, "1")
 	c.Advance(time.Hour)
 	enter(t, l, "https://other.example", "2").Release(OK)

@@ -242,9 +242,7 @@ func TestReservations(t *testing.T) {
 // TestShare: one worker does not exceed Inflight, even after Redis has lost its permits.
 func TestShare(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.MaxWaiters = -1 }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	rdb, a, b := twoWorkers(t, func(c *Config) { c.MaxWaiters = -1 })
 	held := enterEach(t, a, site, "a", 4)
 	refused(t, b, site, "b", outcome.AgentBusy)
 	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
@@ -261,9 +259,7 @@ func TestShare(t *testing.T) {
 // before.
 func TestReleasedBeforeFlush(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	rdb, a, b := twoWorkers(t, onePermit)
 	p := enter(t, b, site, "b")
 	refused(t, a, site, "a", outcome.AgentBusy)
 	p.Release(OK)
@@ -275,9 +271,7 @@ func TestReleasedBeforeFlush(t *testing.T) {
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	l := newLimits(t, nil, func(cfg *Config) {
-		cfg.MaxEndpoints, cfg.Now, cfg.Inflight, cfg.MaxWaiters, cfg.PermitTTL = 50, c.Now, 1, -1, time.Hour
-	})
+	l := newLimits(t, nil, onePermit, func(cfg *Config) { cfg.MaxEndpoints, cfg.Now, cfg.PermitTTL = 50, c.Now, time.Hour })
 	held := enter(t, l, site, "held")
 	for _, token := range tokens("s", 5000) {
 		enter(t, l, "https://"+token, token).Release(OK)
@@ -299,9 +293,7 @@ func TestMemory(t *testing.T) {
 // TestPermitsOfOthersKeepNoMemory: a process forgets an endpoint that only other processes call.
 func TestPermitsOfOthersKeepNoMemory(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxEndpoints = 1, -1, 1 }
-	l, other := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	_, l, other := twoWorkers(t, onePermit, func(c *Config) { c.MaxEndpoints = 1 })
 	enter(t, other, site, "1")
 	refused(t, l, site, "2", outcome.AgentBusy)
 	enter(t, l, "https://another.example", "3")

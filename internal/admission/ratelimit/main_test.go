@@ -28,6 +28,16 @@ func newLimits(t testing.TB, rdb redis.Scripter, adapt ...func(*Config)) *Limite
 	return l
 }
 
+// onePermit allows one call in flight, and lets no other one wait.
+func onePermit(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
+
+// twoWorkers returns two limiters that share a Redis.
+func twoWorkers(t testing.TB, adapt ...func(*Config)) (rdb redis.Cmdable, a, b *Limiter) {
+	t.Helper()
+	rdb = client(t, heraldtest.RealRedis(t))
+	return rdb, newLimits(t, rdb, adapt...), newLimits(t, rdb, adapt...)
+}
+
 // everywhere runs a test without Redis, with a real one and with miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.Cmdable)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
@@ -39,10 +49,12 @@ func newClock() *heraldtest.Clock {
 	return heraldtest.NewClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 }
 
-// inTime makes a limiter use the test's clock, and ignore that of Redis.
-func inTime(l *Limiter) *Limiter {
-	l.ignoreRedisTime = true
-	return l
+// inTime makes limiters use the test's clock, and ignore that of Redis. It returns the first one.
+func inTime(all ...*Limiter) *Limiter {
+	for _, l := range all {
+		l.ignoreRedisTime = true
+	}
+	return all[0]
 }
 
 func enter(t testing.TB, l *Limiter, origin, token string) *Permit {

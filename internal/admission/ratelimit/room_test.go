@@ -51,20 +51,9 @@ func awaitWaiting(t testing.TB, l *Limiter, n int) {
 // pass returns the permit of a caller that waited.
 func pass(t testing.TB, ch <-chan entered) *Permit {
 	t.Helper()
-	e := receive(t, ch)
+	e := heraldtest.Receive(t, "Acquire", ch)
 	heraldtest.Must(t, e.err)
 	return e.pass
-}
-
-func receive(t testing.TB, ch <-chan entered) entered {
-	t.Helper()
-	select {
-	case e := <-ch:
-		return e
-	case <-time.After(30 * time.Second):
-		t.Fatal("Acquire did not return within 30 s")
-		panic("unreachable")
-	}
 }
 
 // countWaiting returns how many callers wait for the endpoint in this process.
@@ -124,9 +113,7 @@ func TestNoOvertaking(t *testing.T) {
 // TestRoomAcrossWorkers: waiting calls ask again and again, and so find a permit that another worker released.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.Inflight, c.MaxWait = 1, time.Minute }
-	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	_, a, b := twoWorkers(t, func(c *Config) { c.Inflight, c.MaxWait = 1, time.Minute })
 	p := enter(t, a, site, "holds")
 	ch := goEnter(t.Context(), b, "waits")
 	awaitWaiting(t, b, 1)
@@ -178,11 +165,11 @@ func TestWaitIsBounded(t *testing.T) {
 		awaitWaiting(t, l, 1)
 		second := goEnter(t.Context(), l, "second")
 		cancel()
-		if e := receive(t, first); !errors.Is(e.err, context.Canceled) {
+		if e := heraldtest.Receive(t, "Acquire", first); !errors.Is(e.err, context.Canceled) {
 			t.Fatalf("%+v", e)
 		}
 		var r *RefusedError
-		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != outcome.AgentBusy {
+		if e := heraldtest.Receive(t, "Acquire", second); !errors.As(e.err, &r) || r.Reason != outcome.AgentBusy {
 			t.Fatalf("%+v", e)
 		}
 		heraldtest.Equal(t, "the wait", time.Since(began).Round(time.Second), 2*time.Second)
@@ -274,7 +261,7 @@ func TestOpenBreakerRefusesWaiters(t *testing.T) {
 		p.Release(Failed)
 		for _, ch := range line {
 			var r *RefusedError
-			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != outcome.BreakerOpen || r.Wait < 29*time.Second {
+			if e := heraldtest.Receive(t, "Acquire", ch); !errors.As(e.err, &r) || r.Reason != outcome.BreakerOpen || r.Wait < 29*time.Second {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -291,7 +278,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 		if asked.Add(1) == 1 {
 			cancel()
 		}
-	}}, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
+	}}, onePermit)
 	if p, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
 		t.Fatalf("%v, %v", p, err)
 	}
