@@ -263,9 +263,7 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 		go func() { entered <- w.slotNow(second) }()
 		synctest.Wait() // it waits
 		first.Leave()
-		if err := <-entered; err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, <-entered)
 		w.refused("there are four slots", w.slotNow(w.attempt(3)))
 	})
 }

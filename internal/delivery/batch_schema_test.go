@@ -46,9 +46,7 @@ func TestBatchToolSchema(t *testing.T) {
 		t.Errorf("an item is\n%s\nalone it is\n%s", fitted.Sent, single)
 	}
 	whole := string(asJSON(tools.List(fitted.Arguments)))
-	if err := several.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(whole)))); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, several.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(whole)))))
 
 	for name, schema := range map[string]string{
 		"another argument":  `{"type":"object","properties":{"items":{"type":"array"}},"additionalProperties":false}`,
@@ -58,9 +56,8 @@ func TestBatchToolSchema(t *testing.T) {
 		"no schema":         `{"type":"nonsense"}`,
 		"something else":    `{"type":"object","properties":{"deliveries":{"type":"object"}}}`,
 	} {
-		if fitted, err := tools.FitItem(t.Context(), nil, j, file, id, mcpcall.Tool{Name: tools.Batch, InputSchema: json.RawMessage(schema)}); err == nil {
-			t.Errorf("%s: fits as %s", name, fitted.Sent)
-		}
+		_, err := tools.FitItem(t.Context(), nil, j, file, id, mcpcall.Tool{Name: tools.Batch, InputSchema: json.RawMessage(schema)})
+		heraldtest.Fails(t, name, err)
 	}
 }
 

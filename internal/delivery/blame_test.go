@@ -58,9 +58,8 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 			agent, _ := new(big.Int).SetString(w.row(id).AgentID, 10)
 			pass := k.executor.Admission.Begin(name)
 			defer pass.Leave()
-			if refused := pass.AdmitAgent(t.Context(), w.agentOf(agent), false); (refused != nil) != c.want {
-				t.Errorf("after %q, %v: %v", note, err, refused)
-			}
+			refused := pass.AdmitAgent(t.Context(), w.agentOf(agent), false)
+			heraldtest.Equal(t, fmt.Sprintf("it counts as failed after %q, %v", note, err), refused != nil, c.want)
 		})
 	}
 }

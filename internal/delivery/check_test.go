@@ -3,6 +3,8 @@ package delivery
 import (
 	"context"
 	"errors"
+	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"testing"
 	"time"
 
@@ -11,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
@@ -34,9 +35,8 @@ func TestSealedHeaders(t *testing.T) {
 	none.Action.Endpoint = nil
 	for want, c := range map[outcome.Reason]ledger.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none},
 		outcome.AuthRequired: {Job: sender, SealedHeaders: must(must(secret.Create()).Seal([]byte("{}"), sender.HeaderBinding(sender.Action.Endpoint.URL)))}} {
-		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); classify.Error(err).Reason != want {
-			t.Errorf("%v, want %s", err, want)
-		}
+		_, err := e.jobEndpoint(&c, mcpcall.Endpoint{})
+		heraldtest.Equal(t, "the reason", classify.Error(err).Reason, want)
 	}
 }
 

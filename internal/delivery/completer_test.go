@@ -265,9 +265,8 @@ func TestCompleterGuards(t *testing.T) {
 		}
 		close(w.records[0])
 		synctest.Wait()
-		if _, err := w.runner.Deliver(t.Context(), id, 1); !errors.Is(err, queue.ErrDropped) {
-			t.Errorf("after the record: %v", err)
-		}
+		_, err := w.runner.Deliver(t.Context(), id, 1)
+		heraldtest.Fails(t, "after the record", err, queue.ErrDropped)
 		heraldtest.Equal(t, "calls", w.called(id), 1)
 	})
 }

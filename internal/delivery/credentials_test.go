@@ -173,9 +173,7 @@ func TestStoredTokens(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL + "/mcp"})
 		w.until(w.accept(w.feedback(id)), outcome.Delivered)
-		if !a.got("Bearer " + canary) {
-			t.Error("a listed endpoint gets no token")
-		}
+		heraldtest.Equal(t, "a listed endpoint gets the token", a.got("Bearer "+canary), true)
 	})
 
 	t.Cleanup(func() { w.noCanary(k) })
@@ -202,9 +200,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			w.bearer(id, a.URL+tt.stored)
 			w.ends(w.accept(w.feedback(id)), outcome.Held, outcome.AuthRequired, 0, "the agent moved: it is at "+now,
 				fmt.Sprintf("`worker token set %d:%s --origin ", w.net.ChainID(), id))
-			if a.requests()+evil.requests() > 0 {
-				t.Errorf("%d requests to the right server, %d to the other one", a.requests(), evil.requests())
-			}
+			heraldtest.Equal(t, "requests to the right server and to the other one", []int{a.requests(), evil.requests()}, []int{0, 0})
 		})
 	}
 	for _, code := range []int{302, 307} {
@@ -238,9 +234,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 		action := map[string]any{"resolveEndpoint": false, "timeoutMs": 1000, "endpoint": map[string]any{"transport": "sse", "url": stream.URL}}
 		d := w.accept(with(w.feedback(id), action))
 		heraldtest.AwaitState(t, func() bool { r := w.row(d); return len(r.History) > 0 && r.History[0].Outcome != "" }, func() string { return "no attempt ended" })
-		if evil.requests() > 0 {
-			t.Error("it was asked")
-		}
+		heraldtest.Equal(t, "requests to the other server", evil.requests(), 0)
 	})
 	t.Cleanup(func() { w.noCanary(k) })
 }

@@ -53,9 +53,7 @@ func TestDirectCallFails(t *testing.T) {
 	wants(job.DirectCall{Endpoint: job.Endpoint{Transport: "stdio", Command: "sh"}, Tool: "agent.receiveFeedback"}, outcome.TransportRefused, false)
 
 	answer := wants(directTo(newAgent(t, answers(saysNo)).URL), outcome.ToolError, false)
-	if !strings.Contains(string(answer.Raw), `"isError":true`) {
-		t.Errorf("%s", answer.Raw)
-	}
+	heraldtest.Contains(t, "the answer", string(answer.Raw), `"isError":true`)
 }
 
 // TestBreakerNamesItsCause: while the breaker is open, the refusal still says why the latest call failed.

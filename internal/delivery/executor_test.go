@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -48,9 +49,7 @@ func TestDeliveries(t *testing.T) {
 			"agentId": id.String(), "fileVerification": "raw", "fileSource": "cid"} {
 			heraldtest.Equal(t, name, args[name], want)
 		}
-		if !strings.Contains(string(calls[0].Arguments), `"fileContent":{"text":"Fast and always there.","n":1e2}`) {
-			t.Errorf("the file was changed: %s", calls[0].Arguments)
-		}
+		heraldtest.Contains(t, "the call", string(calls[0].Arguments), `"fileContent":{"text":"Fast and always there.","n":1e2}`)
 		about, _ := calls[0].Meta[tools.MetaKey].(map[string]any)
 		if about["id"] != d.ID.String() || about["key"] != d.Key || about["attempt"] != 1.0 || about["replay"] != false || about["sanitized"] != nil {
 			t.Errorf("_meta %v", calls[0].Meta)
@@ -71,21 +70,15 @@ func TestDeliveries(t *testing.T) {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			id := w.accept(setup(t, w))
 			d := w.until(id, want)
-			if d.Reason != why {
-				t.Errorf("reason %s: %s; want %s", d.Reason, d.Error, why)
-			}
+			heraldtest.Equal(t, "the reason", d.Reason, why)
 			if why != "" && d.Error == "" {
 				t.Error("nothing tells why")
 			}
 			if look != nil {
 				look(t, w, d)
 			}
-			place := w.archived(d)
-			switch want {
-			case outcome.Rejected, outcome.Dead, outcome.Held:
-				if !strings.HasPrefix(place, string(want)+" "+string(why)) {
-					t.Errorf("the archive says %q", place)
-				}
+			if want == outcome.Rejected || want == outcome.Dead {
+				heraldtest.Contains(t, "the archive", w.archived(d), string(want)+" "+string(why))
 			}
 		})
 	}
@@ -117,14 +110,10 @@ func TestDeliveries(t *testing.T) {
 		logged := "fileDisagrees=" + strings.ReplaceAll(fields, ", ", ",")
 		heraldtest.Await(t, "the log line", func() bool { return w.log.Count(logged) == 1 })
 		_, step := k.seen(d.ID, "fetch")
-		if !strings.HasSuffix(step.Detail, "; the file disagrees with the event in "+fields+": the event wins") {
-			t.Errorf("the time line says %s", step.Detail)
-		}
+		heraldtest.Contains(t, "the time line", step.Detail, "; the file disagrees with the event in "+fields+": the event wins")
 		sent := string(d.History[0].Arguments)
-		if !strings.Contains(sent, `"value": "9977"`) || !strings.Contains(sent, `"tag1": "uptime"`) ||
-			strings.Contains(sent, "isagree") {
-			t.Errorf("the agent was told %s", sent)
-		}
+		heraldtest.Contains(t, "the call", sent, `"value": "9977"`, `"tag1": "uptime"`)
+		heraldtest.Lacks(t, "the call", sent, "isagree")
 	})
 	ends("a mismatch that the job does not mind", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		c := w.gateway.AddFile([]byte(`{}`))
@@ -173,9 +162,7 @@ func TestDeliveries(t *testing.T) {
 			a.schema = `{"type":"object","properties":{"score":{"type":"integer"}},"additionalProperties":false,"required":["score"]}`
 		}).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d ledger.Delivery) {
-		if string(d.History[0].Arguments) != `{"score": 100}` {
-			t.Errorf("sent %s", d.History[0].Arguments)
-		}
+		heraldtest.Equal(t, "the call", string(d.History[0].Arguments), `{"score": 100}`)
 	})
 	ends("the tool says no", outcome.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
 		no := answers(`{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
@@ -198,9 +185,7 @@ func TestDeliveries(t *testing.T) {
 		}))
 		return with(rated(w, nil, devnet.Feedback{}), own(a.URL, map[string]any{"X-Key": "hunter2hunter2"}))
 	}, func(t *testing.T, w *world, d ledger.Delivery) {
-		if all := string(asJSON(d)); strings.Contains(all, "hunter2") {
-			t.Errorf("the secret is in the row: %s", all)
-		}
+		heraldtest.Lacks(t, "the row", string(asJSON(d)), "hunter2")
 	})
 	ends("an own endpoint is checked too", outcome.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
 		j := with(rated(w, nil, devnet.Feedback{}), own(newAgent(t).URL, nil))
@@ -238,21 +223,13 @@ func TestDeliveries(t *testing.T) {
 		shutdown() // a plain success is recorded in the background and traced after its row is committed
 		heraldtest.Equal(t, "lines with a secret", w.log.Count("hunter2"), 0)
 		heraldtest.Equal(t, "files that disagree", w.log.Count("fileDisagrees="), 1)
-		for _, s := range k.steps {
-			if strings.Contains(s.Detail, "hunter2") {
-				t.Errorf("a secret was traced: %s", s.Detail)
-			}
-		}
+		heraldtest.Lacks(t, "the time lines", fmt.Sprint(k.steps), "hunter2")
 	})
 }
 
-// archived returns the error of a delivery's last task in the web UI's archive; "" if the delivery was not rejected, is
-// not dead and is not held.
+// archived returns the error of a delivery's last task in the web UI's archive.
 func (w *world) archived(d ledger.Delivery) (says string) {
 	w.t.Helper()
-	if d.Status != outcome.Rejected && d.Status != outcome.Dead && d.Status != outcome.Held {
-		return ""
-	}
 	heraldtest.Await(w.t, "the task in the archive", func() bool {
 		tasks := w.shown("archived")
 		i := slices.IndexFunc(tasks, func(x shownTask) bool { return x.ID == queue.Task{DeliveryID: d.ID, N: d.Dispatch}.ID() })

@@ -167,8 +167,6 @@ func TestFiltersSpareCalledDeliveries(t *testing.T) {
 		"called, or may be":       {ledger.Claim{Job: feedback, Called: true}, false},
 		"replayed by an operator": {ledger.Claim{Job: feedback, Replay: true}, false},
 	} {
-		if err := e.applyFilters(&attempt{claim: &c.claim, levels: levels}); (err != nil) != c.skipped {
-			t.Errorf("%s: %v", name, err)
-		}
+		heraldtest.Equal(t, name, e.applyFilters(&attempt{claim: &c.claim, levels: levels}) != nil, c.skipped)
 	}
 }

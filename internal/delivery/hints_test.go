@@ -403,9 +403,7 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	k.chains[w.net.ChainID()] = node
 	leads, err := w.store.Lead(t.Context(), func(context.Context) error { // the leader does not have the chain either
 		for _, chains := range [][]uint64{{1}, {w.net.ChainID()}} { // a worker without the chain releases nothing
-			if d := w.row(id); d.Status != outcome.Held {
-				t.Fatalf("%s before a worker has the chain", d.Status)
-			}
+			heraldtest.Equal(t, "the status before a worker has the chain", w.row(id).Status, outcome.Held)
 			w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = chains }))
 		}
 		return nil
@@ -413,9 +411,7 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	if !leads || err != nil {
 		t.Fatal(leads, err)
 	}
-	if d := w.row(id); d.Status != outcome.Queued {
-		t.Fatalf("%s after a worker has the chain", d.Status)
-	}
+	heraldtest.Equal(t, "the status after a worker has the chain", w.row(id).Status, outcome.Queued)
 	w.reconcile(w.newReconciler())
 	w.deliverInTurns(k, id, 1, victim)
 }
@@ -549,9 +545,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 			w.shows(id, outcome.Waiting, outcome.ServerError, 1)
 			k := w.newWorker()
 			w.turn(k, id)
-			if d := w.row(id); d.Status != c.ends {
-				t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
-			}
+			heraldtest.Equal(t, "the status", w.row(id).Status, c.ends)
 			ctx := heraldtest.Within(t, 30*time.Second)
 			retraction, err := w.store.DeliveryByKey(ctx, parsed(sent).Retraction(id).Key())
 			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == outcome.Cancelled) {
@@ -616,9 +610,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	w.serve(k)
 	w.until(next.ID, outcome.Delivered)
 	retraction := must(w.store.DeliveryByKey(ctx, parsed(j).Retraction(id).Key()))
-	if !strings.Contains(string(retraction.Job), id.String()) {
-		t.Errorf("the retraction is %s", retraction.Job)
-	}
+	heraldtest.Contains(t, "the retraction", string(retraction.Job), id.String())
 	calls := len(a.received())
 	w.replay(id, true)
 	if d := w.until(id, outcome.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != outcome.Delivered || len(a.received()) != calls {

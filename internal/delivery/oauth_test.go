@@ -134,15 +134,11 @@ func TestOAuth(t *testing.T) {
 		said := ""
 		for _, d := range ids {
 			d := w.until(d, outcome.Held)
-			if said += d.Error; d.Reason != "auth_required" {
-				t.Errorf("%s: %s", d.Reason, d.Error)
-			}
+			said += d.Error
+			heraldtest.Equal(t, "the reason", d.Reason, outcome.AuthRequired)
 		}
-		for _, want := range []string{"refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token", "`worker token set 31337:" + id.String()} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%q is not in %s", want, said)
-			}
-		}
+		heraldtest.Contains(t, "the errors", said, "refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token",
+			"`worker token set 31337:"+id.String())
 		before := asked(s)
 		ids = append(ids, w.accept(w.feedback(id)))
 		w.heldFor(ids[8], "and not again for")

@@ -129,9 +129,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		first := must(records.New(w.store).Deliveries(t.Context(), records.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []outcome.Status{outcome.Queued}, Limit: 100}))
 		k.mustDeliver(first[len(first)-1].ID, 1, "waiting throttled")
 		waits(t, w, first[len(first)-1].ID, "throttled")
-		if d := w.row(first[1].ID); d.Dispatch != 0 {
-			t.Errorf("a wait of this kind dispatched the next, which would wait as well: dispatch %d", d.Dispatch)
-		}
+		heraldtest.Equal(t, "dispatches of the next delivery, which would wait too", w.row(first[1].ID).Dispatch, 0)
 	})
 }
 
@@ -211,9 +209,8 @@ func TestUnboundAgentsShare(t *testing.T) {
 		heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", done), "")
 		w.due(waits)
 		k.mustDeliver(waits, 1, "")
-		if _, step := k.seen(waits, "resolve"); !strings.Contains(step.Detail, "nothing binds") {
-			t.Errorf("the time line says %q", step.Detail)
-		}
+		_, step := k.seen(waits, "resolve")
+		heraldtest.Contains(t, "the time line", step.Detail, "nothing binds")
 	})
 
 	w.runParallel(t, "the origin's calls in flight are the bound agents'", func(t *testing.T, w *world) {

@@ -144,9 +144,7 @@ func TestKnownOutcomes(t *testing.T) {
 		ended := next.goDeliver(id, again.Dispatch)
 		heraldtest.Receive(t, "the record", tried)
 		next.giveUp()
-		if note := heraldtest.Receive(t, "the end", ended); !strings.Contains(note, errAway.Error()) {
-			t.Fatal(note)
-		}
+		heraldtest.Contains(t, "the end", heraldtest.Receive(t, "the end", ended), errAway.Error())
 		again = w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Delivered)
@@ -400,9 +398,7 @@ func (w *world) losePostgres(pooler bool) {
 
 	id = lease()
 	fault = errAway
-	if err := round(); !errors.Is(err, errAway) {
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "a round", round(), errAway)
 	fault = nil
 	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
 		now = now.Add(after)

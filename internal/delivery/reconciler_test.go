@@ -76,9 +76,7 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 		t.Fatalf("%+v", redis.put)
 	}
 	redis.err = errors.New("Redis is away")
-	if err := s.Round(heraldtest.Within(t, 10*time.Second)); err == nil {
-		t.Error("not being able to look counts as lost")
-	}
+	heraldtest.Fails(t, "a round that cannot look", s.Round(heraldtest.Within(t, 10*time.Second)))
 	heraldtest.Equal(t, "tasks", len(redis.put), 1)
 }
 

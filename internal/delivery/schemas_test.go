@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math/big"
 	"os"
@@ -103,9 +104,7 @@ func TestToolSchemas(t *testing.T) {
 			t.Errorf("%s: its properties are not the arguments %v", tool, names)
 		}
 		always := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "score" }) // may be missing
-		if got := slices.Sorted(slices.Values(doc.Required)); !slices.Equal(got, always) {
-			t.Errorf("%s requires %v, and always sent are %v", tool, got, always)
-		}
+		heraldtest.Equal(t, tool+": required, and always sent", slices.Sorted(slices.Values(doc.Required)), always)
 		for which, j := range map[string]job.Job{"full": full, "bare": bare, "low": low, "high": high, "wide": wide} {
 			j.Kind, j.Action.ToolName = kind, tool
 			for file, f := range files {
@@ -123,9 +122,7 @@ func TestToolSchemas(t *testing.T) {
 				if kind == job.KindNewFeedback && which != "low" && which != "high" {
 					want = names
 				}
-				if got := slices.Sorted(maps.Keys(sent)); !slices.Equal(got, want) {
-					t.Errorf("%s, %s, %s: sent are %v, want %v", tool, which, file, got, want)
-				}
+				heraldtest.Equal(t, fmt.Sprintf("%s, %s, %s: sent", tool, which, file), slices.Sorted(maps.Keys(sent)), want)
 			}
 		}
 	}
@@ -135,9 +132,7 @@ func TestToolSchemas(t *testing.T) {
 func TestReceiverSchemas(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{receiver.ToolFeedback, receiver.ToolFeedbackBatch, receiver.ToolRevocation, receiver.ToolResponse, receiver.ToolValidation} {
-		if !bytes.Equal(receiver.Schema(tool), readSchema(t, tool).raw) {
-			t.Errorf("docs/tools/%s.schema.json differs from receiver/schemas: copy it", tool)
-		}
+		heraldtest.Equal(t, "docs/tools/"+tool+".schema.json: copy it to receiver/schemas", string(receiver.Schema(tool)), string(readSchema(t, tool).raw))
 	}
 }
 

@@ -104,12 +104,9 @@ func TestServersFile(t *testing.T) {
 			!strings.Contains(string(r.Tools), `"agent.receiveFeedback"`) || !strings.Contains(string(r.ServerInfo), "test agent") {
 			t.Errorf("%+v", r)
 		}
-		if all := string(asJSON(d)) + string(asJSON(r)) + w.log.String(); strings.Contains(all, "hunter2") {
-			t.Error("a secret is told")
-		}
-		if _, s := k.seen(d.ID, "resolve"); s.Detail != d.Endpoint+" from the servers file" {
-			t.Errorf("resolved: %s", s.Detail)
-		}
+		heraldtest.Lacks(t, "the row, the agent and the log", string(asJSON(d))+string(asJSON(r))+w.log.String(), "hunter2")
+		_, s := k.seen(d.ID, "resolve")
+		heraldtest.Equal(t, "the time line", s.Detail, d.Endpoint+" from the servers file")
 	})
 
 	w.runParallel(t, "the job's own endpoint wins over it", func(t *testing.T, w *world) {
@@ -262,9 +259,7 @@ func TestToolsAreStoredOncePerListing(t *testing.T) {
 		t.Errorf("recorded again: %+v", o)
 	}
 	set.Listed = time.Unix(2, 0)
-	if o := k.executor.describeAttempt(one); o.Tools == nil {
-		t.Error("a new list is no news")
-	}
+	heraldtest.Equal(t, "a new list is recorded", k.executor.describeAttempt(one).Tools != nil, true)
 }
 
 // claimOf returns a claim of a delivery for an agent.

@@ -170,9 +170,7 @@ func TestIndirectInwardAddresses(t *testing.T) {
 			})
 		}
 	}
-	if !rebound.Load() {
-		t.Error("the rebinding row never got past the first connection")
-	}
+	heraldtest.Equal(t, "the rebinding row gets past the first connection", rebound.Load(), true)
 
 	// The binding check requests a file from the endpoint's domain, which redirects it inward. The agent stays unbound,
 	// and the delivery succeeds.
@@ -180,9 +178,8 @@ func TestIndirectInwardAddresses(t *testing.T) {
 		w, k := w.in(t), worker(t)
 		id := urlPositions[1].put(w, "http://"+outside+"/mcp")
 		k.mustDeliver(id, 1, "")
-		if _, step := k.seen(id, "resolve"); strings.Contains(step.Detail, "bound by") {
-			t.Errorf("the time line says %q", step.Detail)
-		}
+		_, step := k.seen(id, "resolve")
+		heraldtest.Lacks(t, "the time line", step.Detail, "bound by")
 	})
 	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }

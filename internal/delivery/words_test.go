@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 
-	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 
@@ -65,9 +66,7 @@ func TestErrorMessages(t *testing.T) {
 			k := workers[f.Wait()]
 			w.runParallel(t, p.name+"/"+f.Name, func(t *testing.T, w *world) {
 				d, line, task := w.told(k, p.put(w, f.URL+"/agent.json"))
-				if !strings.Contains(d.Error, f.Says) {
-					t.Errorf("the row does not say %q: %s %s: %s", f.Says, d.Status, d.Reason, d.Error)
-				}
+				heraldtest.Contains(t, "the row", d.Error, f.Says)
 				guardtest.RefuseGoWords(t, "the row", d.Error)
 				guardtest.RefuseGoWords(t, "the log", line)
 				guardtest.RefuseGoWords(t, "the web UI", task)
@@ -120,11 +119,7 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 			if d.Reason != c.reason || strings.Contains(d.Error, c.next) {
 				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 			}
-			for _, want := range c.says {
-				if !strings.Contains(d.Error, want) {
-					t.Errorf("the row does not say %q: %s", want, d.Error)
-				}
-			}
+			heraldtest.Contains(t, "the row", d.Error, c.says...)
 			if !strings.Contains(line, `next="`) || !strings.Contains(strings.ReplaceAll(line, `\"`, `"`), c.next) {
 				t.Errorf("the log does not say %q: %s", c.next, line)
 			}

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"os/exec"
 	"strings"
 	"testing"
@@ -57,18 +58,14 @@ func TestNextStepNamesKnownValues(t *testing.T) {
 		"hostile host": {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Endpoint: "https://a$(reboot).example/"}, "worker token set 8453:7 (where"},
 		"quoted host":  {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Endpoint: "https://a';b.example/"}, "worker token set 8453:7 (where"},
 	} {
-		if got := NextStep(c.r, c.s); !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q does not say %q", name, got, c.want)
-		}
+		heraldtest.Contains(t, name, NextStep(c.r, c.s), c.want)
 	}
 }
 
 // TestOriginOptionCanBeTyped: a shell passes the exact address on, and runs no part of it.
 func TestOriginOptionCanBeTyped(t *testing.T) {
 	t.Parallel()
-	if got := OriginOption("https://a.example/'b"); got != "" {
-		t.Errorf("%q", got)
-	}
+	heraldtest.Equal(t, "a quote", OriginOption("https://a.example/'b"), "")
 	for _, raw := range []string{"https://a.example", "https://a.example/", "https://[::1]:8080/mcp", "https://a.example/a$(echo$IFS)b", "https://a.example/a;b&c",
 		"https://a.example/~a%2Fb/*!@:+=,(c)[d]", "https://a.example/`id`"} {
 		got, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s|'"+OriginOption(raw)).Output()

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -34,9 +35,8 @@ func TestScheduleFollowsTheList(t *testing.T) {
 		t.Errorf("the schedule lasts %s, want about 18 h", total)
 	}
 	for _, attempt := range []int{11, 1000} {
-		if _, more := s.Next(attempt, Verdict{Reason: Timeout}, 0.5); more {
-			t.Errorf("another attempt is granted after %d", attempt)
-		}
+		_, more := s.Next(attempt, Verdict{Reason: Timeout}, 0.5)
+		heraldtest.Equal(t, fmt.Sprint("another attempt is granted after ", attempt), more, false)
 	}
 	if d, more := s.Next(0, Verdict{Reason: Timeout}, 0.5); !more || d != time.Second {
 		t.Errorf("attempt 0: %s, %t", d, more)
@@ -84,9 +84,8 @@ func TestRetryAfterAndOverload(t *testing.T) {
 func TestNewScheduleRefuses(t *testing.T) {
 	t.Parallel()
 	for _, waits := range [][]time.Duration{nil, {time.Second, -time.Second}} {
-		if _, err := NewSchedule(waits); err == nil {
-			t.Errorf("%v is taken", waits)
-		}
+		_, err := NewSchedule(waits)
+		heraldtest.Fails(t, fmt.Sprint(waits), err)
 	}
 }
 

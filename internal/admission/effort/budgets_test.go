@@ -2,7 +2,6 @@ package effort
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,12 +23,8 @@ func TestReservations(t *testing.T) {
 		held := []*Hold{w.begins(b, slow), w.begins(b, slow), w.begins(b, slow)}
 		over := w.refused(b, slow)
 		heraldtest.Equal(t, "the wait", over.Wait, 15*time.Second) // 75 s of 60 s are reserved
-		for _, says := range []string{"of 60 s of worker time a minute, 0 s are used (nothing yet)", "75 s more are reserved for 3 under way",
-			"waits until " + w.Now().Add(over.Wait).UTC().Format("15:04:05 UTC") + " (15s)"} {
-			if !strings.Contains(over.Text, says) {
-				t.Errorf("%q does not say %q", over.Text, says)
-			}
-		}
+		heraldtest.Contains(t, "the refusal", over.Text, "of 60 s of worker time a minute, 0 s are used (nothing yet)",
+			"75 s more are reserved for 3 under way", "waits until "+w.Now().Add(over.Wait).UTC().Format("15:04:05 UTC")+" (15s)")
 		// The next delivery returns when the previous one is paid for, not together with it.
 		heraldtest.Equal(t, "the wait of the next", w.refused(b, slow).Wait, 40*time.Second)
 		w.begins(b, agent(2)) // the effort of one agent does not affect another
@@ -45,9 +40,7 @@ func TestReservations(t *testing.T) {
 		}
 		w.told(b)
 		w.left(b, slow, -15) // the actual cost is charged, also if less was left
-		if over := w.refused(b, slow); !strings.Contains(over.Text, "75 s are used (calls 75 s)") {
-			t.Errorf("%q", over.Text)
-		}
+		heraldtest.Contains(t, "the refusal", w.refused(b, slow).Text, "75 s are used (calls 75 s)")
 		begun := 0
 		for range 600 {
 			if h, err := b.Begin(t.Context(), slow); err == nil {
@@ -177,9 +170,8 @@ func TestPrices(t *testing.T) {
 	got := *b.Usage(t.Context(), agent(1))
 	want := Usage{Budget: 60, Left: 60 - 0.901, Calls: 0.5, Connections: 0.1, Listings: 0.3, Fetches: 0.001, Mean: 0.9}
 	heraldtest.Equal(t, "the result", got, want)
-	if text := got.String(); text != "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, fetches 0 s; an attempt takes 0.9 s" {
-		t.Error(text)
-	}
+	heraldtest.Equal(t, "the text", got.String(), "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, "+
+		"fetches 0 s; an attempt takes 0.9 s")
 }
 
 // TestWorkersTogether: in any interleaving, workers that share a Redis together spend at most the budget, the running

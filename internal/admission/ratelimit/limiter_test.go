@@ -30,14 +30,12 @@ func TestNewRefuses(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	_, err := l.Acquire(ctx, site, site, "a")
+	heraldtest.Fails(t, "cancelled", err, context.Canceled)
 	p := enter(t, l, site, "a")
 	l.Close()
-	if _, err := l.Acquire(t.Context(), site, site, "b"); !errors.Is(err, ErrClosed) {
-		t.Errorf("closed: %v", err)
-	}
+	_, err = l.Acquire(t.Context(), site, site, "b")
+	heraldtest.Fails(t, "closed", err, ErrClosed)
 	p.Release(OK)
 }
 

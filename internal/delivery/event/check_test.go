@@ -42,9 +42,7 @@ func TestDescribeMissing(t *testing.T) {
 		"revoked this feedback, in a block that is not": {ConfirmedIn: 3, Wait: time.Second, Revoking: true},
 		"name no safe block":                            {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
 	} {
-		if got := describeMissing(s); !strings.Contains(got, want) {
-			t.Errorf("%s, want %s", got, want)
-		}
+		heraldtest.Contains(t, "the text", describeMissing(s), want)
 	}
 }
 
@@ -192,9 +190,7 @@ func TestSealedHeaders(t *testing.T) {
 	if got, err := keys.Open(b.SealedHeaders, event.HeaderBinding(event.Action.Endpoint.URL)); err != nil || string(got) != headers {
 		t.Errorf("%s, %v", got, err)
 	}
-	if err := c.resealHeaders(&b, sender); err == nil {
-		t.Error("the headers are still sealed for the sender's agent")
-	}
+	heraldtest.Fails(t, "to seal headers again that the event's agent has already", c.resealHeaders(&b, sender))
 }
 
 // rowLedger contains one delivery.
