@@ -24,59 +24,54 @@ func readAgentPages() string {
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, mcpcall.Config{Guard: guardtest.Loopback(t, nil)})
-	result := func(r string) func(http.ResponseWriter, json.RawMessage) {
-		return func(w http.ResponseWriter, id json.RawMessage) { reply(w, id, r) }
+	refuses := func(code int) func(*agent) {
+		return onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			replyError(w, id, code, "no")
+			return true
+		})
 	}
-	refusal := func(code int) func(http.ResponseWriter, json.RawMessage) {
-		return func(w http.ResponseWriter, id json.RawMessage) { replyError(w, id, code, "no") }
-	}
-	status := func(code int) func(http.ResponseWriter, json.RawMessage) {
-		return func(w http.ResponseWriter, _ json.RawMessage) { http.Error(w, "no", code) }
-	}
-	body := func(s string) func(http.ResponseWriter, json.RawMessage) {
-		return func(w http.ResponseWriter, _ json.RawMessage) {
+	body := func(s string) func(*agent) {
+		return onCall(func(_ int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, s)
-		}
+			return true
+		})
 	}
 	type row struct {
-		answer func(http.ResponseWriter, json.RawMessage)
-		want   outcome.Reason
+		agent func(*agent)
+		want  outcome.Reason
 	}
 	rows := map[string]row{
-		"a result":                {result(`{"content":[{"type":"text","text":"ok"}]}`), ""},
-		"no content":              {result(`{"structuredContent":{"ok":true}}`), ""},
-		"an unknown block":        {result(`{"content":[{"type":"hologram"}]}`), ""},
-		"a task":                  {result(`{"resultType":"task","taskId":"1"}`), ""},
-		"isError":                 {result(`{"isError":true,"content":[]}`), outcome.ToolError},
-		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), outcome.BadResponse},
-		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), outcome.BadResponse},
-		"wants patience":          {result(`{"resultType":"input_required"}`), outcome.RateLimited},
+		"a result":                {answers(`{"content":[{"type":"text","text":"ok"}]}`), ""},
+		"no content":              {answers(`{"structuredContent":{"ok":true}}`), ""},
+		"an unknown block":        {answers(`{"content":[{"type":"hologram"}]}`), ""},
+		"a task":                  {answers(`{"resultType":"task","taskId":"1"}`), ""},
+		"isError":                 {answers(`{"isError":true,"content":[]}`), outcome.ToolError},
+		"wants a person":          {answers(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), outcome.BadResponse},
+		"wants a model":           {answers(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), outcome.BadResponse},
+		"wants patience":          {answers(`{"resultType":"input_required"}`), outcome.RateLimited},
 		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), outcome.Unknown},
 		"no JSON-RPC":             {body(`hello`), outcome.Unknown},
 		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), outcome.Unknown},
-		"-32602":                  {refusal(-32602), outcome.SchemaMismatch},
-		"any other JSON-RPC code": {refusal(7), outcome.ServerError},
+		"-32602":                  {refuses(-32602), outcome.SchemaMismatch},
+		"any other JSON-RPC code": {refuses(7), outcome.ServerError},
 	}
 	for want, codes := range map[outcome.Reason][]int{outcome.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, outcome.ServerError: {-32603, -32000}} {
 		for _, code := range codes {
-			rows[fmt.Sprint(code)] = row{refusal(code), want}
+			rows[fmt.Sprint(code)] = row{refuses(code), want}
 		}
 	}
 	for want, codes := range map[outcome.Reason][]int{outcome.AuthRequired: {401, 403}, outcome.RateLimited: {429}, outcome.ServerError: {408, 425, 500, 502, 503, 504},
 		outcome.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
 		for _, code := range codes {
-			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
+			rows[fmt.Sprint("HTTP ", code)] = row{breaksWith(code), want}
 		}
 	}
 	page := readAgentPages()
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				c.answer(w, id)
-				return true
-			}))
+			a := newAgent(t, c.agent)
 			answer, err := pool.Call(t.Context(), mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: a.URL}, mcpcall.Request{Tool: "agent.receiveFeedback"})
 			var got outcome.Reason
 			switch {

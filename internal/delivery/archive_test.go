@@ -13,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )

@@ -24,7 +24,7 @@ type batchAgent struct {
 	URL string
 
 	// result answers a call of the batch tool; nil: it accepts each delivery.
-	result    func(n int, items []batchItem) (*mcp.CallToolResult, error)
+	result    func(items []batchItem) (*mcp.CallToolResult, error)
 	gate      func(n int) // called before a call of the batch tool is answered; nil: no delay
 	onUnknown string      // value in the servers file; empty: not set
 	// wrap is a middleware before its MCP server.
@@ -75,7 +75,7 @@ func newBatchAgent(t testing.TB, most int, adapt ...func(*batchAgent)) *batchAge
 				a.gate(n)
 			}
 			if a.result != nil {
-				return a.result(n, args.Deliveries)
+				return a.result(args.Deliveries)
 			}
 			return answerItems(args.Deliveries, "accepted")
 		})

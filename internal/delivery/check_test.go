@@ -3,8 +3,6 @@ package delivery
 import (
 	"context"
 	"errors"
-	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"testing"
 	"time"
 
@@ -13,6 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
@@ -40,18 +40,6 @@ func TestSealedHeaders(t *testing.T) {
 	}
 }
 
-// leases is a ledger that extends leases, or fails.
-type leases struct {
-	Ledger
-	err      error
-	extended []*ledger.Claim
-}
-
-func (l *leases) Extend(_ context.Context, c *ledger.Claim, _ time.Duration) error {
-	l.extended = append(l.extended, c)
-	return l.err
-}
-
 // TestFollowersLeases: before a call that begins late, the leases of all followers are extended. If one claim is lost,
 // the call is not made.
 func TestFollowersLeases(t *testing.T) {
@@ -62,14 +50,15 @@ func TestFollowersLeases(t *testing.T) {
 		err      error
 		extended int
 	}{"enough is left": {30 * time.Second, nil, 0}, "late": {29 * time.Second, nil, 2}, "lost": {29 * time.Second, ledger.ErrFenced, 1}} {
-		l := &leases{err: c.err}
+		extended := 0
+		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return c.err }}
 		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 10 * time.Second, RecordTimeout: time.Second, Now: func() time.Time { return now }}}
 		a := &attempt{batch: &batch{size: 3}}
 		for range 2 {
 			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &ledger.Claim{}, lease: lease{now, c.left}}})
 		}
-		if err := e.ensureFollowersLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || len(l.extended) != c.extended {
-			t.Errorf("%s: %d extended, %v", name, len(l.extended), err)
+		if err := e.ensureFollowersLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || extended != c.extended {
+			t.Errorf("%s: %d extended, %v", name, extended, err)
 		}
 	}
 }

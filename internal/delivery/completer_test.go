@@ -208,6 +208,16 @@ func (w *completerWorld) shows(id uuid.UUID, want outcome.Status, calls int) {
 	}
 }
 
+// countReleased counts the deliveries that were claimed and released without an attempt.
+func (w *completerWorld) countReleased(ids []uuid.UUID) (n int) {
+	for _, id := range ids {
+		if d := w.row(id); d.Status == outcome.Waiting && d.Attempts == 0 && w.called(id) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // TestCompleterBounds: while no outcome can be recorded, a worker claims at most as many deliveries as it has slots,
 // plus MaxBesideSlots. A delivery that finds no room in the completer keeps its slot. Afterwards all outcomes are
 // recorded, the last one first.
@@ -358,16 +368,12 @@ func TestClaimsAhead(t *testing.T) {
 				w.away.Store(true)
 				end(w)
 				synctest.Wait()
-				back := 0 // of those that never ran
 				for _, id := range late {
-					d := w.row(id)
-					if d.Attempts != 0 || w.called(id) != 0 {
+					if d := w.row(id); d.Attempts != 0 || w.called(id) != 0 {
 						t.Errorf("%s after %d calls and %d attempts", d.Status, w.called(id), d.Attempts)
 					}
-					if d.Status == outcome.Waiting {
-						back++
-					}
 				}
+				back := w.countReleased(late)
 				if back != ahead || ended() != len(late) {
 					t.Errorf("%d were given back and %d ended; want %d and %d", back, ended(), ahead, len(late))
 				}
@@ -397,12 +403,7 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 
 		<-time.After(slots.Timeout)
 		synctest.Wait()
-		back := 0
-		for _, id := range ids {
-			if d := w.row(id); d.Status == outcome.Waiting && d.Attempts == 0 && w.called(id) == 0 {
-				back++
-			}
-		}
+		back := w.countReleased(ids)
 		<-time.After(completerCall / 2)
 		synctest.Wait()
 		if back != ahead || ended() != 0 || w.claimed != count+ahead {

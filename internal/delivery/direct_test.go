@@ -3,7 +3,6 @@ package delivery
 import (
 	"errors"
 	"log/slog"
-
 	"strings"
 	"testing"
 	"time"

@@ -2,9 +2,7 @@ package delivery
 
 import (
 	"context"
-
 	"fmt"
-
 	"slices"
 	"sync"
 	"sync/atomic"

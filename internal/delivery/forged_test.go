@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-
 	"strings"
 	"testing"
 	"time"
@@ -173,8 +172,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 	}{{"promoted", promoted, 1}, {"removed", removed, 2}} {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		w.dies(id, 1)
-		again := w.expire(id)
+		again := w.loseOutcome(id)
 		k := w.newWorker(func(c *Config) { c.Keys = tt.keys })
 		k.mustDeliver(id, again.Dispatch, "")
 		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)

@@ -33,34 +33,23 @@ func TestForeignTasks(t *testing.T) {
 	k := w.newWorker()
 	a := newAgent(t)
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "x"})
-	take := func(j map[string]any) string {
+	take := func(kind string, body []byte, want string) {
 		t.Helper()
-		note, err := k.runner.Intake(t.Context(), "NewFeedback", asJSON(j))
-		heraldtest.Must(t, err)
-		return note
+		if note, err := k.runner.Intake(t.Context(), kind, body); err != nil || !strings.HasPrefix(note, want) {
+			t.Errorf("%.40q: %q, %v; want %q", body, note, err, want)
+		}
 	}
-	if note := take(j); !strings.HasPrefix(note, "accepted as delivery ") {
-		t.Fatal(note)
-	}
-	if note := take(j); !strings.HasPrefix(note, "known as delivery ") {
-		t.Error(note)
-	}
+	take("NewFeedback", asJSON(j), "accepted as delivery ")
 	id := w.submit(j)[0].ID
-	note := take(repositioned(j, map[string]any{"tag1": "y"}))
-	if !strings.HasPrefix(note, "known as delivery "+id.String()) { // only the chain decides
-		t.Error(note)
-	}
+	take("NewFeedback", asJSON(j), "known as delivery "+id.String())
+	take("NewFeedback", asJSON(repositioned(j, map[string]any{"tag1": "y"})), "known as delivery "+id.String()) // only the chain decides
 
 	// The row of an invalid job does not have the event's key.
 	other, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
-	if note := take(with(other, map[string]any{"toolName": "rm"})); !strings.HasPrefix(note, "rejected invalid_job: action.toolName") {
-		t.Error(note)
-	}
+	take("NewFeedback", asJSON(with(other, map[string]any{"toolName": "rm"})), "rejected invalid_job: action.toolName")
 	// No part of the job is valid.
 	for _, body := range []string{"", "hello", `{"type":"NewFeedback"}`, "{\"a\":\"\x00\"}", strings.Repeat("x", job.MaxBytes+1)} {
-		if note, err := k.runner.Intake(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "rejected invalid_job: ") {
-			t.Errorf("%.40q: %q, %v", body, note, err)
-		}
+		take("NewFeedback", []byte(body), "rejected invalid_job: ")
 	}
 	list, err := records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []outcome.Status{outcome.Rejected}, Reason: "invalid_job"})
 	if err != nil || len(list) != 6 {
@@ -71,9 +60,8 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%s: %q", d.Key, d.Error)
 		}
 	}
-	if note, err := k.runner.Intake(t.Context(), "AgentUpdated", asJSON(map[string]any{"type": "AgentUpdated", "chainId": j["chainId"], "agentId": j["agentId"]})); err != nil || note != "refreshed: the agent's endpoint is looked up again" {
-		t.Errorf("%q, %v", note, err)
-	}
+	take("AgentUpdated", asJSON(map[string]any{"type": "AgentUpdated", "chainId": j["chainId"], "agentId": j["agentId"]}),
+		"refreshed: the agent's endpoint is looked up again")
 }
 
 // TestRedisIntake: a producer that may write to Redis is not the operator. With the default setting, only the chain
@@ -180,7 +168,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	t.Parallel()
 	keys, reg, log := must(secret.Create()), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 	valid := func() Config {
-		return Config{Ledger: &leases{}, Chain: func(uint64) (event.Chain, bool) { return nil, false }, Resolver: &completerWorld{}, Fetcher: panics{}, Caller: offers{},
+		return Config{Ledger: &faulty{}, Chain: func(uint64) (event.Chain, bool) { return nil, false }, Resolver: &completerWorld{}, Fetcher: panics{}, Caller: offers{},
 			Keys: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
 			Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
 	}

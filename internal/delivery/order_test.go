@@ -12,14 +12,12 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
-
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"

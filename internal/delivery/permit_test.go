@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
 	"sync/atomic"
 	"testing"
 	"time"

@@ -43,6 +43,13 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 	heraldtest.Equal(w.t, "the status, though nothing could be recorded", w.row(id).Status, outcome.Running)
 }
 
+// loseOutcome runs a worker that calls and dies before Postgres has the outcome, and ends its lease.
+func (w *world) loseOutcome(id uuid.UUID) ledger.Delivery {
+	w.t.Helper()
+	w.dies(id, 1)
+	return w.expire(id)
+}
+
 // giveUp ends the worker, which does not wait for its deliveries.
 func (k *worker) giveUp() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -114,8 +121,7 @@ func TestKnownOutcomes(t *testing.T) {
 	w.run(t, "delivered, and Postgres was away", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		w.dies(id, 1)
-		again := w.expire(id)
+		again := w.loseOutcome(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		d := w.row(id)
 		if d.Status != outcome.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
@@ -130,8 +136,7 @@ func TestKnownOutcomes(t *testing.T) {
 	w.run(t, "delivered, and the next attempt ends without Redis and without a record", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		w.dies(id, 1)
-		again := w.expire(id)
+		again := w.loseOutcome(id)
 		tried := make(chan bool, 1)
 		next := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
@@ -155,8 +160,7 @@ func TestKnownOutcomes(t *testing.T) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
-		w.dies(id, 1)
-		again := w.expire(id)
+		again := w.loseOutcome(id)
 		k := w.newWorker(func(c *Config) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
 			c.SpoolTimeout = time.Millisecond
@@ -180,8 +184,7 @@ func TestKnownOutcomes(t *testing.T) {
 			}))
 			id := w.dispatchTo(a.URL)
 			began := time.Now()
-			w.dies(id, 1)
-			again := w.expire(id)
+			again := w.loseOutcome(id)
 			k := w.newWorker(func(cfg *Config) { cfg.Now = func() time.Time { return time.Now().Add(c.clock) } })
 			k.mustDeliver(id, again.Dispatch, "waiting server_error")
 			d := w.shows(id, outcome.Waiting, outcome.ServerError, 1)
@@ -218,8 +221,7 @@ func TestKnownOutcomes(t *testing.T) {
 		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
-		w.dies(id, 1)
-		w.claim(id, w.expire(id).Dispatch)
+		w.claim(id, w.loseOutcome(id).Dispatch)
 		heraldtest.Equal(t, "the status", w.endLease(id).Status, outcome.Dead)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) == 0 {

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"encoding/json"
-
 	"fmt"
 	"math/big"
 	"net/http"

@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"

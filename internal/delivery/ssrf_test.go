@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"bufio"
-
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 // stdioAgent is an environment variable that makes this test's binary an agent on stdin and stdout (2025-11-25).

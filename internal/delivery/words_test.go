@@ -1,8 +1,6 @@
 package delivery
 
 import (
-	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,10 +9,10 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
-
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"

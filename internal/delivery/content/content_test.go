@@ -9,13 +9,11 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/decode"
-
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"math/big"
-
 	"strings"
 	"testing"
 	"time"
