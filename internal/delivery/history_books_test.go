@@ -36,63 +36,19 @@ type books struct {
 // do runs one call. single means that Postgres gets it as one message: a frozen Postgres may run it after the caller
 // gave up.
 func (b *books) do(ctx context.Context, op, key string, single bool, effect func(context.Context) error) error {
-	p, h := b.p, b.p.h
-	if err := p.alive(); err != nil {
-		return err
-	}
-	f := h.fault("postgres "+op, key)
-	if err := p.pause(ctx, f.before); err != nil {
-		return err
-	}
-	if p.isCut() {
-		return errNoAnswer
-	}
-	switch state, thaw := h.postgres.is(); state {
-	case down:
-		return errNoAnswer
-	case frozen:
-		bound := time.NewTimer(h.tempo.statement)
-		defer bound.Stop()
-		select {
-		case <-thaw:
-		case <-bound.C:
-			return b.leave(op, single && f.late, thaw, effect, context.DeadlineExceeded)
-		case <-ctx.Done():
-			return b.leave(op, single && f.late, thaw, effect, ctx.Err())
-		case <-p.ctx.Done():
-			return errKilled
-		}
-		if err := p.alive(); err != nil {
-			return err
-		}
-	}
-	if f.fails {
-		return errNoAnswer
-	}
-	err := effect(ctx)
-	h.invariants()
-	if late := p.pause(ctx, f.after); late != nil {
-		return late
-	}
-	state, _ := h.postgres.is()
-	if state != up || f.lost {
-		h.count("answer of Postgres lost")
-		return errNoAnswer
-	}
-	return err
-}
-
-func (b *books) leave(op string, late bool, thaw chan struct{}, effect func(context.Context) error, err error) error {
-	if late {
-		b.p.h.late.Go(func() {
-			<-thaw
-			b.p.h.count("frozen Postgres did it later")
-			b.p.h.note(b.p, "late "+op)
+	h, late := b.p.h, func() {}
+	if single {
+		late = func() {
+			h.count("frozen Postgres did it later")
+			h.note(b.p, "late "+op)
 			_ = effect(aftermath{context.Background()})
-			b.p.h.invariants()
-		})
+			h.invariants()
+		}
 	}
-	return err
+	return b.p.request(ctx, "Postgres", op, key, h.tempo.statement, late, func() error {
+		defer h.invariants()
+		return effect(ctx)
+	})
 }
 
 // aftermath is the context of an effect whose caller has gone, so that its result must not be returned.

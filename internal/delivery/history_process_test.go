@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -221,6 +222,52 @@ func (p *process) at(point string, id uuid.UUID) {
 		p.h.note(p, "trapped when "+point)
 		do(id)
 	}
+}
+
+// request sends a request to a server and waits for the answer, for patience if the server is frozen. The server may run
+// late when it resumes, after the caller gave up.
+func (p *process) request(ctx context.Context, name, op, key string, patience time.Duration, late func(), effect func() error) error {
+	server := map[string]*health{"Postgres": &p.h.postgres, "Redis": &p.h.redis.health}[name]
+	if err := p.alive(); err != nil {
+		return err
+	}
+	f := p.h.fault(strings.ToLower(name)+" "+op, key)
+	if err := p.pause(ctx, f.before); err != nil {
+		return err
+	}
+	state, thaw := server.is()
+	switch {
+	case state == down, name == "Postgres" && p.isCut():
+		return errNoAnswer
+	case state == frozen:
+		waits, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		select {
+		case <-thaw:
+		case <-waits.Done():
+			if f.late {
+				p.h.late.Go(func() { <-thaw; late() })
+			}
+			return waits.Err()
+		case <-p.ctx.Done():
+			return errKilled
+		}
+		if err := p.alive(); err != nil {
+			return err
+		}
+	}
+	if f.fails {
+		return errNoAnswer
+	}
+	err := effect()
+	if late := p.pause(ctx, f.after); late != nil {
+		return late
+	}
+	if state, _ := server.is(); state != up || f.lost {
+		p.h.count("answer of " + name + " lost")
+		return errNoAnswer
+	}
+	return err
 }
 
 // pause waits d, or until the context or the process ends. The interrupted action then has no effect.

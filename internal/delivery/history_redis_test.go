@@ -228,48 +228,13 @@ type connection struct {
 	r *redisDouble
 }
 
-// do sends a request to Redis and waits for the answer. A frozen Redis may run it after the caller gave up.
+// do sends a request to Redis.
 func (c *connection) do(ctx context.Context, op, key string, effect func()) error {
-	h := c.p.h
-	if err := c.p.alive(); err != nil {
-		return err
+	late := func() {}
+	if op == "enqueue" || op == "keep" || op == "forget" {
+		late = effect
 	}
-	f := h.fault("redis "+op, key)
-	if err := c.p.pause(ctx, f.before); err != nil {
-		return err
-	}
-	switch state, thaw := c.r.is(); state {
-	case down:
-		return errNoAnswer
-	case frozen:
-		select {
-		case <-thaw:
-		case <-ctx.Done():
-			if f.late && (op == "enqueue" || op == "keep" || op == "forget") {
-				h.late.Go(func() {
-					<-thaw
-					effect()
-				})
-			}
-			return ctx.Err()
-		case <-c.p.ctx.Done():
-			return errKilled
-		}
-		if err := c.p.alive(); err != nil {
-			return err
-		}
-	}
-	if f.fails {
-		return errNoAnswer
-	}
-	effect()
-	if err := c.p.pause(ctx, f.after); err != nil {
-		return err
-	}
-	if f.lost {
-		return errNoAnswer
-	}
-	return nil
+	return c.p.request(ctx, "Redis", op, key, math.MaxInt64, late, func() error { effect(); return nil })
 }
 
 func (c *connection) Enqueue(ctx context.Context, t queue.Task) error {
