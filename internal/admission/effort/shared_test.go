@@ -31,6 +31,17 @@ func TestRestartedWorker(t *testing.T) {
 	}
 }
 
+// TestMeanInRedis: a known mean cost replaces the one in Redis, and an unknown one (0) does not.
+func TestMeanInRedis(t *testing.T) {
+	t.Parallel()
+	s := newShared(heraldtest.RedisClient(t, heraldtest.RealRedis(t)), newRules(60e6))
+	for _, c := range []struct{ local, want float64 }{{5, 5}, {0, 5}, {7, 7}} {
+		k, err := s.addSpent(t.Context(), agent(1), [kindCount]float64{}, known{mean: c.local})
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the mean", k.mean, c.want)
+	}
+}
+
 // TestQuickAgentsAskNothing: an attempt at a known agent sends no request to Redis until the unreported effort reaches
 // a sixtieth of the budget.
 func TestQuickAgentsAskNothing(t *testing.T) {
