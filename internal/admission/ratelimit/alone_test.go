@@ -119,7 +119,7 @@ func TestForgottenWorkerSharesAgain(t *testing.T) {
 
 // TestReleasedAlone: a permit that a worker releases while it counts alone is free for all when it shares its limits
 // again, also if another worker has asked since. A worker that counts alone leaves out the permits of others,
-// which it could not see released.
+// which it could not see released. When it shares its limits again, it counts them again.
 func TestReleasedAlone(t *testing.T) {
 	t.Parallel()
 	_, a, b := twoWorkers(t, onePermit)
@@ -129,30 +129,20 @@ func TestReleasedAlone(t *testing.T) {
 	refused(t, b, site, "2", outcome.AgentBusy) // it does not know of the release yet
 	a.setAlone(false)
 	enter(t, a, site, "3").Release(OK)
-	enter(t, b, site, "4")
+	p = enter(t, b, site, "4")
 	refused(t, a, site, "5", outcome.AgentBusy)
 	a.setAlone(true)
-	enter(t, a, site, "5")
-}
-
-// TestPermitsOfOthersOutlastTimeAlone: a worker that counted alone counts the permits of other workers again when it
-// shares its limits again, although it did not count them before.
-func TestPermitsOfOthersOutlastTimeAlone(t *testing.T) {
-	t.Parallel()
-	_, a, b := twoWorkers(t, onePermit)
-	p := enter(t, a, site, "1")
-	refused(t, b, site, "2", outcome.AgentBusy)
-	b.setAlone(true)
-	enter(t, b, site, "3").Release(OK)
-	b.setAlone(false)
-	refused(t, b, site, "4", outcome.AgentBusy)
+	enter(t, a, site, "5").Release(OK)
+	a.setAlone(false)
+	refused(t, a, site, "6", outcome.AgentBusy)
 	p.Release(OK)
-	enter(t, b, site, "5")
+	enter(t, a, site, "6")
 }
 
-// TestReleasedPermitsAreTold: when a worker shares its limits again, it releases the permits in Redis that it released
-// alone or during an outage, even if it does not call their origins again. That also ends a probe.
-func TestReleasedPermitsAreTold(t *testing.T) {
+// TestPermitsAloneAreTold: when a worker shares its limits again, other workers count the permits that it acquired alone or
+// during an outage, and no longer those that it released, even if it does not call their origins again, or Redis did not
+// know these. A released permit also ends a probe.
+func TestPermitsAloneAreTold(t *testing.T) {
 	t.Parallel()
 	for name, count := range map[string]func(l *Limiter, alone bool){
 		"alone": (*Limiter).setAlone,
@@ -171,7 +161,10 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 			c := newClock()
 			_, a, b := twoWorkers(t, onePermit, func(cfg *Config) { cfg.MinCalls, cfg.OpenFor, cfg.Now = 1, time.Second, c.Now })
 			inTime(a, b)
+			count(a, true)
 			p := enter(t, a, site, "1")
+			count(a, false)
+			refused(t, b, site, "2", outcome.AgentBusy)
 			count(a, true)
 			p.Release(Neutral)
 			count(a, false)
@@ -186,19 +179,6 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 			enter(t, b, site, "5").Release(OK)
 		})
 	}
-}
-
-// TestPermitsAcquiredAlone: when a worker shares its limits again, other workers count the permits that it acquired alone,
-// even if Redis did not know the origin and the worker does not call it again.
-func TestPermitsAcquiredAlone(t *testing.T) {
-	t.Parallel()
-	_, a, b := twoWorkers(t, onePermit)
-	a.setAlone(true)
-	p := enter(t, a, site, "1")
-	a.setAlone(false)
-	refused(t, b, site, "2", outcome.AgentBusy)
-	p.Release(OK)
-	enter(t, b, site, "3")
 }
 
 // TestClockOfRedisDiffers: a worker keeps its permits when it learns that the clock of Redis is ahead of its own clock,
