@@ -121,7 +121,8 @@ func (r *Retention) leadAndApply(ctx context.Context) error {
 
 // Apply does the work of one round: it creates partitions, expires old deliveries, and deletes old data. Each statement
 // changes at most a batch of rows and commits, so that no other transaction waits long for a lock. Apply repeats a
-// statement while it returns full batches. Once workTime is over, it repeats none, and sets r.more if rows are left.
+// statement while it returns full batches, and Expire while it ends any. Once workTime is over, it repeats none, and
+// sets r.more if rows are left.
 func (r *Retention) Apply(ctx context.Context) error {
 	began := r.Now()
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {
@@ -141,7 +142,8 @@ func (r *Retention) Apply(ctx context.Context) error {
 	if _, err := r.OldData.EnsurePartitions(ctx, weeksAhead); err != nil {
 		return err
 	}
-	expired, err := repeat(r.Batch, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
+	// Expire skips what other transactions have locked, so a batch that is not full need not be the last one.
+	expired, err := repeat(1, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
 	}
