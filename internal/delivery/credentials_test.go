@@ -318,8 +318,7 @@ func (w *world) noCanary(k *worker) {
 		look("a step", s.Detail)
 	}
 	k.mu.Unlock()
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
+	conn := w.connect()
 	for _, table := range []string{"deliveries", "attempts", "agents", "audit", "agent_mcp_tokens", "agent_mcp_access", "chain_cursors", "hints"} {
 		rows := must(conn.Query(ctx, `SELECT t::text FROM herald.`+table+` t`))
 		for _, text := range must(pgx.CollectRows(rows, pgx.RowTo[string])) {

@@ -61,10 +61,15 @@ func (w *world) dispatchTo(url string) uuid.UUID {
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	ctx := heraldtest.Within(w.t, 10*time.Second)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
-	must(conn.Exec(ctx, sql, args...))
+	must(w.connect().Exec(heraldtest.Within(w.t, 10*time.Second), sql, args...))
+}
+
+// connect returns a connection to Postgres, which is closed when the test ends.
+func (w *world) connect() *pgx.Conn {
+	w.t.Helper()
+	conn := must(pgx.Connect(heraldtest.Within(w.t, 20*time.Second), w.dbURL))
+	w.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
 }
 
 // TestFaults runs tasks by hand, all in one world without a server.

@@ -10,34 +10,12 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/jackc/pgx/v5"
 )
 
-// fillDue inserts n deliveries whose wait is over, eight for each agent.
-func (w *world) fillDue(n int) {
-	w.t.Helper()
-	w.fill(n, `status, reason, attempts, next_attempt_at`, `'waiting', 'server_error', 6, now() - interval '1 minute'`)
-}
-
-// fillOld inserts n deliveries that ended a year ago.
-func (w *world) fillOld(n int) {
-	w.t.Helper()
-	w.fill(n, `status, created_at, finished_at`, `'delivered', now() - interval '1 year', now() - interval '1 year'`)
-}
-
-// fillOverage inserts n deliveries that have been held for a year.
-func (w *world) fillOverage(n int) {
-	w.t.Helper()
-	w.fill(n, `status, reason, created_at, accepted_at`,
-		`'held', 'auth_required', now() - interval '1 year', now() - interval '1 year'`)
-}
-
-// fill inserts n deliveries with these values of some columns.
+// fill inserts n deliveries, eight for each agent, with these values of some columns.
 func (w *world) fill(n int, columns, values string) {
 	w.t.Helper()
-	ctx := heraldtest.Within(w.t, 2*time.Minute)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
+	ctx, conn := heraldtest.Within(w.t, 2*time.Minute), w.connect()
 	must(conn.Exec(ctx, `WITH agent AS (
 		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
 		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job,
@@ -47,13 +25,10 @@ func (w *world) fill(n int, columns, values string) {
 	must(conn.Exec(ctx, `VACUUM ANALYZE herald.history, herald.work`))
 }
 
-// countJobs counts the deliveries whose job is still stored.
-func (w *world) countJobs() (n int) {
+// countRows counts the rows of a table and a condition.
+func (w *world) countRows(of string) (n int) {
 	w.t.Helper()
-	ctx := heraldtest.Within(w.t, 20*time.Second)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
-	heraldtest.Must(w.t, conn.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE job IS NOT NULL`).Scan(&n))
+	heraldtest.Must(w.t, w.connect().QueryRow(heraldtest.Within(w.t, 20*time.Second), `SELECT count(*) FROM `+of).Scan(&n))
 	return n
 }
 
@@ -66,18 +41,16 @@ func (w *world) count(f records.Filter) (n int64) {
 }
 
 // TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once, although these are
-// more than one statement dispatches. They do not wait
-// for an agent that another transaction has locked: a later round dispatches its deliveries. No leader, no repair.
+// more than one statement dispatches. They do not wait for an agent that another transaction has locked: a later round
+// dispatches its deliveries. No leader, no repair.
 func TestEveryWorkerDispatchesDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fillDue(400)
+	w.fill(400, `status, reason, attempts, next_attempt_at`, `'waiting', 'server_error', 6, now() - interval '1 minute'`)
 	lost := w.dispatchTo(newAgent(t).URL)
 	w.flush()
 	ctx := heraldtest.Within(t, time.Minute)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
-	tx := must(conn.Begin(ctx))
+	tx := must(w.connect().Begin(ctx))
 	must(tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id = 0 AND chain_id = 1 FOR UPDATE`))
 
 	still := heraldtest.NewClock(time.Now())
@@ -96,53 +69,31 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 		return round()
 	})
 	heraldtest.Must(t, err)
-	var once int
-	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.work WHERE status = 'queued' AND dispatch = 1`).Scan(&once); err != nil || once != 401 {
-		t.Errorf("%d of 401 deliveries were dispatched once, %v", once, err)
-	}
+	heraldtest.Equal(t, "deliveries that were dispatched once", w.countRows(`herald.work WHERE status = 'queued' AND dispatch = 1`), 401)
 	if err := round(); err != nil || w.row(lost).Dispatch != 2 {
 		t.Errorf("the leader did not replace a lost task: %v", err)
 	}
 }
 
-// TestRetentionRoundsGoOn: one round deletes the data of old deliveries and ends expired ones, more than one statement
-// does.
-func TestRetentionRoundsGoOn(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.fillOld(120)
-	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
-	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now, c.Batch = 30*24*time.Hour, still.Now, 50 })
-	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	heraldtest.Equal(t, "jobs of old deliveries after a round", w.countJobs(), 0)
-
-	w.exec(`TRUNCATE herald.history, herald.work, herald.agents CASCADE`)
-	w.fillOverage(120)
-	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	heraldtest.Equal(t, "dead deliveries after a round", w.count(records.Filter{Statuses: []outcome.Status{outcome.Dead}}),
-		120)
-}
-
-// TestRetentionWaitsForNoLock: a round ends old deliveries while another transaction has locked agents and rows. It
-// leaves only the locked ones for the next round.
+// TestRetentionWaitsForNoLock: a round ends expired deliveries and deletes the data of old ones, more than one statement
+// does, while another transaction has locked agents and rows. It leaves only the locked ones for the next round.
 func TestRetentionWaitsForNoLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fillOverage(800)
+	w.fill(800, `status, reason, created_at, accepted_at`, `'held', 'auth_required', now() - interval '1 year', now() - interval '1 year'`)
 	w.exec(`UPDATE herald.deliveries SET status = 'delivered', reason = NULL, finished_at = accepted_at WHERE agent_id >= 50`)
 	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
 	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now, c.Batch = 30*24*time.Hour, still.Now, 50 })
 
 	ctx := heraldtest.Within(t, time.Minute)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
-	tx := must(conn.Begin(ctx))
+	tx := must(w.connect().Begin(ctx))
 	must(tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id = 0 FOR UPDATE`))
 	must(tx.Exec(ctx, `SELECT FROM herald.work WHERE agent_id IN (1, 50) FOR UPDATE`))
 	must(tx.Exec(ctx, `SELECT FROM herald.history WHERE agent_id IN (1, 50) FOR UPDATE`))
 	for _, left := range []int{16 + 8, 0} {
 		heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-		if dead, jobs := w.count(records.Filter{Statuses: []outcome.Status{outcome.Dead}}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
+		if dead, jobs := w.count(records.Filter{Statuses: []outcome.Status{outcome.Dead}}),
+			w.countRows(`herald.deliveries WHERE job IS NOT NULL`); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
 			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
 		}
 		if left > 0 {
