@@ -46,7 +46,7 @@ func TestBatchAnswers(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		result  func(items []batchItem) (*mcp.CallToolResult, error)
-		wrap    func(http.Handler) http.Handler
+		before  func(http.ResponseWriter, *http.Request, int, string) bool
 		policy  string
 		timeout time.Duration
 		want    func(i int) fate // of item i
@@ -70,15 +70,15 @@ func TestBatchAnswers(t *testing.T) {
 		}, want: byTurns(delivered, rejected)},
 		"an error": {result: func([]batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultError("no"), nil },
 			want: byTurns(later)}, // one by one, so that a single failure does not end all
-		"hangs": {wrap: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 500 * time.Millisecond,
+		"hangs": {before: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 500 * time.Millisecond,
 			want: byTurns(unknown)},
-		"dies in the call": {wrap: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
-		"503": {wrap: hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
+		"dies in the call": {before: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
+		"503": {before: hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
 			want: byTurns(later)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newBatchAgent(t, 50, func(a *batchAgent) { a.result, a.wrap, a.onUnknown = c.result, c.wrap, c.policy })
+			a := newBatchAgent(t, 50, func(a *batchAgent) { a.result, a.before, a.onUnknown = c.result, c.before, c.policy })
 			w, k, flood := newBatchWorld(t, a, func(cfg *Config) {
 				if c.timeout > 0 {
 					cfg.CallTimeout = c.timeout
@@ -87,7 +87,7 @@ func TestBatchAnswers(t *testing.T) {
 			ids := flood(clients, 1)
 			w.lead(k, ids)
 			order := append([]uuid.UUID{ids[0]}, ids[8:]...) // oldest first
-			batches, _ := a.received()                       // none, if wrap answered
+			batches, _ := a.received()                       // none, if before answered
 			for i, item := range slices.Concat(batches...) {
 				heraldtest.Equal(t, fmt.Sprint("item ", i, " of the line"), item.DeliveryID, order[i].String())
 			}
@@ -114,39 +114,14 @@ func TestBatchAnswers(t *testing.T) {
 	}
 }
 
-// batchHandler handles a request of a length. id is empty unless the request calls the batch tool.
-type batchHandler func(w http.ResponseWriter, r *http.Request, length int, id string) (handled bool)
-
-// onBatch calls do before the agent handles a request.
-func onBatch(do batchHandler) func(http.Handler) http.Handler {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			var req struct {
-				ID     json.RawMessage
-				Method string
-				Params struct{ Name string }
-			}
-			_ = json.Unmarshal(body, &req)
-			if req.Method != "tools/call" || req.Params.Name != tools.Batch {
-				req.ID = nil
-			}
-			if !do(w, r, len(body), string(req.ID)) {
-				next.ServeHTTP(w, r)
-			}
-		})
-	}
-}
-
 // hangUp makes do handle the calls of the batch tool instead of the agent.
-func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
-	return onBatch(func(w http.ResponseWriter, r *http.Request, _ int, id string) bool {
+func hangUp(do http.HandlerFunc) func(http.ResponseWriter, *http.Request, int, string) bool {
+	return func(w http.ResponseWriter, r *http.Request, _ int, id string) bool {
 		if id != "" {
 			do(w, r)
 		}
 		return id != ""
-	})
+	}
 }
 
 // TestBatchRefused: a server that refuses calls of its batch tool gets its deliveries one by one, in one attempt each,
@@ -172,13 +147,13 @@ func TestBatchRefused(t *testing.T) {
 			t.Parallel()
 			var refused atomic.Int32
 			a := newBatchAgent(t, 50, func(a *batchAgent) {
-				a.wrap = onBatch(func(w http.ResponseWriter, _ *http.Request, length int, id string) bool {
+				a.before = func(w http.ResponseWriter, _ *http.Request, length int, id string) bool {
 					isRefused := id != "" && c.refuse(w, length, id)
 					if isRefused {
 						refused.Add(1)
 					}
 					return isRefused
-				})
+				}
 			})
 			w, k, flood := newBatchWorld(t, a)
 			ids := flood(40, 1)

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -27,8 +29,9 @@ type batchAgent struct {
 	result    func(items []batchItem) (*mcp.CallToolResult, error)
 	gate      func(n int) // called before a call of the batch tool is answered; nil: no delay
 	onUnknown string      // value in the servers file; empty: not set
-	// wrap is a middleware before its MCP server.
-	wrap func(http.Handler) http.Handler
+	// before is called with each request, its length, and its id if it calls the batch tool. It returns true if it has
+	// answered the request.
+	before func(w http.ResponseWriter, r *http.Request, length int, id string) bool
 
 	mu      sync.Mutex
 	batches [][]batchItem
@@ -79,11 +82,23 @@ func newBatchAgent(t testing.TB, most int, adapt ...func(*batchAgent)) *batchAge
 			}
 			return answerItems(args.Deliveries, "accepted")
 		})
-	var handler http.Handler = mcpserver.NewStreamableHTTPServer(s)
-	if a.wrap != nil {
-		handler = a.wrap(handler)
-	}
-	web := httptest.NewServer(handler)
+	server := mcpserver.NewStreamableHTTPServer(s)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		var req struct {
+			ID     json.RawMessage
+			Method string
+			Params struct{ Name string }
+		}
+		_ = json.Unmarshal(body, &req)
+		if req.Method != "tools/call" || req.Params.Name != tools.Batch {
+			req.ID = nil
+		}
+		if a.before == nil || !a.before(w, r, len(body), string(req.ID)) {
+			server.ServeHTTP(w, r)
+		}
+	}))
 	t.Cleanup(web.Close)
 	a.URL = web.URL + "/mcp"
 	return a

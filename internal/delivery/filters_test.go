@@ -46,9 +46,8 @@ func TestFilters(t *testing.T) {
 		return j
 	}
 
-	t.Run("skipped", func(t *testing.T) {
-		t.Parallel()
-		w, a := w.in(t), newAgent(t)
+	w.runParallel(t, "skipped", func(t *testing.T, w *world) {
+		a := newAgent(t)
 		id := w.accept(rate(w, a, "noise-7", "good"))
 		d := w.until(id, outcome.Skipped)
 		const why = `rule 2 of the default policy skips the event: {"action":"skip","when":{"tag1":["noise","noise-*"]}}`
@@ -69,9 +68,8 @@ func TestFilters(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	t.Run("policies of the agent", func(t *testing.T) {
-		t.Parallel()
-		w, a := w.in(t), newAgent(t)
+	w.runParallel(t, "policies of the agent", func(t *testing.T, w *world) {
+		a := newAgent(t)
 		id := w.register(at(a.URL))
 		rate := func(tag string) map[string]any {
 			j, _ := w.rate(devnet.Feedback{AgentID: id, Tag1: tag})
@@ -91,9 +89,8 @@ func TestFilters(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	t.Run("delivered", func(t *testing.T) {
-		t.Parallel()
-		w, a := w.in(t), newAgent(t)
+	w.runParallel(t, "delivered", func(t *testing.T, w *world) {
+		a := newAgent(t)
 		for _, tag := range []string{"good", "other"} {
 			w.until(w.accept(rate(w, a, tag, "noise")), outcome.Delivered)
 		}

@@ -164,11 +164,7 @@ func (p *process) stop() {
 }
 
 // sleptAt reports whether the process was frozen at t.
-func (p *process) sleptAt(t time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return meets(p.slept, t, t)
-}
+func (p *process) sleptAt(t time.Time) bool { return p.sleptBetween(t, t) }
 
 // sleptBetween reports whether the process was frozen at some time between from and to.
 func (p *process) sleptBetween(from, to time.Time) bool {

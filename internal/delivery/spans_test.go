@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -175,30 +174,19 @@ func TestUntraced(t *testing.T) {
 	}
 }
 
-// traceAttempt runs the tracing hooks of one attempt, as the executor does.
-func traceAttempt(e *Executor, a *attempt, d decision) {
-	a.stage = stage{name: "claim"}
-	a.spans = spans.Begin(e.Tracer, a.claim, a.began)
-	e.traceStep(a, "claim", "", nil, a.began)
-	for _, name := range []string{"check", "resolve", "fetch", "connect", "compose", "call"} {
-		e.beginStage(a, name)
-	}
-	_ = e.endStages(a, errFailed, nil)
-	e.traceStep(a, "record", string(d.Status), nil, a.began)
-	a.spans.End(d.Status, d.verdict.Reason, d.isFailure(), nil, e.Now())
-}
-
-var errFailed = errors.New("no answer")
-
-// untraced returns an executor with the usual log level, and an attempt.
-func untraced() (*Executor, *attempt) {
-	e := &Executor{Config: Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now}}
-	return e, &attempt{claim: &ledger.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
-}
-
 // TestTraceOffCostsNothing: with tracing off, the hooks do not allocate.
 func TestTraceOffCostsNothing(t *testing.T) {
-	e, a := untraced()
-	heraldtest.Equal(t, "allocations an attempt", testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }),
-		0)
+	e := &Executor{Config: Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now}} // with the usual log level
+	a := &attempt{claim: &ledger.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
+	heraldtest.Equal(t, "allocations an attempt", testing.AllocsPerRun(1000, func() { // as the executor runs them
+		a.stage = stage{name: "claim"}
+		a.spans = spans.Begin(e.Tracer, a.claim, a.began)
+		e.traceStep(a, "claim", "", nil, a.began)
+		for _, name := range []string{"check", "resolve", "fetch", "connect", "compose", "call"} {
+			e.beginStage(a, name)
+		}
+		_ = e.endStages(a, errAway, nil)
+		e.traceStep(a, "record", "", nil, a.began)
+		a.spans.End("", "", false, nil, e.Now())
+	}), 0)
 }
