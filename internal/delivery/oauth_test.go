@@ -5,7 +5,6 @@ import (
 	"math/big"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,18 +85,6 @@ func (w *world) deliver(id *big.Int) int {
 // bindingPath is the path of the file in which a domain lists the agents of its endpoints.
 const bindingPath = "/.well-known/agent-registration.json"
 
-// elsewhere returns a server that must get no request.
-func elsewhere(t testing.TB) *recorder {
-	t.Helper()
-	r := newRecorder(t, "", "")
-	t.Cleanup(func() {
-		if n := r.requests(); n > 0 {
-			t.Errorf("the other server was asked %d times; with a secret: %t", n, r.got(canary))
-		}
-	})
-	return r
-}
-
 // TestOAuth checks the deliveries of agents without a credential, and of one that refuses access tokens.
 // TestTwoWorkersRenew checks those of an agent that accepts them.
 func TestOAuth(t *testing.T) {
@@ -116,6 +103,15 @@ func TestOAuth(t *testing.T) {
 		}
 		heraldtest.Equal(t, "released", w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)), 2)
 		w.deliver(id)
+	})
+
+	// Package oauth tests each other way to name another server, and mcpcall that redirects are not followed.
+	w.runParallel(t, "the agent names another server", func(t *testing.T, w *world) {
+		evil, s := newRecorder(t, "", ""), guarded(t, oauthtest.Options{})
+		s.NameIssuers(evil.URL)
+		w.heldFor(w.accept(w.feedback(w.guardedBy(s, clientFor(s)))), "its authorization server is http://127.0.0.1:")
+		heraldtest.Equal(t, "requests to the other server, for tokens, and calls", []int{evil.requests(), len(s.TokenRequests()), len(s.Calls())},
+			[]int{0, 0, 0})
 	})
 
 	w.runParallel(t, "the agent refuses every token", func(t *testing.T, w *world) {
@@ -183,59 +179,6 @@ func TestReleasedAfterEachRefusal(t *testing.T) {
 		for _, d := range append(held, w.accept(w.feedback(id))) {
 			w.until(d, outcome.Delivered)
 		}
-	}
-}
-
-// TestOAuthCredentialsStayAtTheirServer: an agent or an authorization server names another server, in each possible
-// way. The other server gets neither a credential nor a token.
-func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := w.authorizing()
-	w.serve(k)
-	t.Cleanup(func() { w.noCanary(k) })
-	metadata := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/.well-known/o") }
-	toAgent := func(s *oauthtest.Server, r *http.Request) bool { return s.ToAgent(r) && r.URL.Path == "/mcp" }
-	for _, tt := range []struct {
-		name   string
-		leads  func(s *oauthtest.Server, r *http.Request) bool // is answered by a redirect to the other server
-		says   string
-		tokens int // requests for tokens that the right server gets
-	}{
-		{"another issuer is named", nil, "its authorization server is http://127.0.0.1:", 0},
-		{"the agent's challenge", toAgent, "leads to another origin", 1},
-		{"the server's metadata", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && metadata(r) }, "redirects", 0},
-		{"the token endpoint", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && r.Method == http.MethodPost }, "HTTP 307", 1},
-		{"the agent", toAgent, "", 1},
-	} {
-		w.runParallel(t, tt.name, func(t *testing.T, w *world) {
-			evil := elsewhere(t)
-			s := guarded(t, oauthtest.Options{})
-			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if tt.leads == nil || !tt.leads(s, r) {
-					return false
-				}
-				if tt.name == "the agent's challenge" {
-					rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
-					http.Error(rw, "no", http.StatusUnauthorized)
-				} else {
-					http.Redirect(rw, r, evil.URL+r.URL.Path, http.StatusTemporaryRedirect)
-				}
-				return true
-			})
-			if tt.leads == nil {
-				s.NameIssuers(evil.URL)
-			}
-			d := w.accept(w.feedback(w.guardedBy(s, clientFor(s))))
-			if tt.says == "" {
-				w.until(d, outcome.Rejected)
-			} else {
-				w.heldFor(d, tt.says)
-			}
-			if n := len(s.TokenRequests()); n != tt.tokens || len(s.Calls()) != 0 {
-				t.Errorf("%d token requests, %d calls", n, len(s.Calls()))
-			}
-		})
 	}
 }
 

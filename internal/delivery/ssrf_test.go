@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	neturl "net/url"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -91,26 +90,18 @@ func TestInwardAddresses(t *testing.T) {
 	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }
 
-// TestIndirectInwardAddresses: a first request to a permitted server leads to a forbidden address. Here 127.0.0.9
-// represents the internet and is allowed. All other addresses of this machine stay forbidden.
+// TestIndirectInwardAddresses: a first request to a permitted server leads to a forbidden address, at each place. Here
+// 127.0.0.9 represents the internet and is allowed. All other addresses of this machine stay forbidden. The guard's own
+// tests redirect in other ways too, and resolver.TestBindingIsAskedThroughTheGuard does so for the file of a domain.
 func TestIndirectInwardAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	inner := guardtest.Listen(t, "127.0.0.1")
 	out, in := netip.MustParseAddr("127.0.0.9"), inner.Addr.Addr()
-	var outside string // host:port
 	a := &agent{schema: `{"type":"object"}`, tool: "agent.receiveFeedback"}
 	var rebound atomic.Bool
 	mux := http.NewServeMux()
-	redirect := func(pattern string, target func() string) {
-		mux.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
-			http.Redirect(rw, r, target(), http.StatusTemporaryRedirect)
-		})
-	}
-	redirect("/inward", func() string { return "http://" + inner.Addr.String() + "/secret" })
-	redirect("/metadata", func() string { return "http://169.254.169.254/latest/meta-data" })
-	redirect("/named", func() string { return fmt.Sprintf("http://inward.test:%d/secret", inner.Addr.Port()) })
-	redirect("/twice", func() string { return "http://" + outside + "/inward" })
+	mux.Handle("/inward", http.RedirectHandler("http://"+inner.Addr.String()+"/secret", http.StatusTemporaryRedirect))
 	// The next connection resolves the same name to another address.
 	mux.HandleFunc("/rebind", func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Connection", "close")
@@ -121,8 +112,6 @@ func TestIndirectInwardAddresses(t *testing.T) {
 		}
 		http.Redirect(rw, r, "/rebind", http.StatusFound)
 	})
-	mux.Handle("/mcp", a)
-	redirect("/.well-known/agent-registration.json", func() string { return "http://" + inner.Addr.String() + "/secret" })
 	srv := httptest.NewUnstartedServer(mux)
 	ln, err := net.Listen("tcp", "127.0.0.9:0")
 	if err != nil {
@@ -131,54 +120,24 @@ func TestIndirectInwardAddresses(t *testing.T) {
 	srv.Listener = ln
 	srv.Start()
 	t.Cleanup(srv.Close)
-	outside = ln.Addr().String()
-	port := netip.MustParseAddrPort(outside).Port()
+	outside := ln.Addr().String()
 
 	// A new resolver for each delivery, because a rebinding one counts its calls.
 	worker := func(t *testing.T) *worker {
 		return w.in(t).guarded(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}, Ports: []uint16{80, 443, inner.Addr.Port()},
-			Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
-				"inward.test":  {{in}},
-				"outside.test": {{out}},
-				"rebind.test":  {{out}, {in}},
-			})})
+			Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{"rebind.test": {{out}, {in}}})})
 	}
 	for _, p := range urlPositions {
 		for name, url := range map[string]string{
-			"redirect":                  "http://" + outside + "/inward",
-			"redirect to metadata":      "http://" + outside + "/metadata",
-			"redirect to a name":        fmt.Sprintf("http://outside.test:%d/named", port),
-			"redirect after a redirect": "http://" + outside + "/twice",
-			"rebinding resolver":        fmt.Sprintf("http://rebind.test:%d/rebind", port),
+			"redirect":           "http://" + outside + "/inward",
+			"rebinding resolver": fmt.Sprintf("http://rebind.test:%d/rebind", netip.MustParseAddrPort(outside).Port()),
 		} {
 			t.Run(p.name+"/"+name, func(t *testing.T) {
-				w, k := w.in(t), worker(t)
-				id := p.put(w, url)
-				if name != "redirect to a name" && name != "redirect after a redirect" || !strings.HasPrefix(p.name, "endpoint") {
-					// The blocked address is the inner one, so the hop before it was made.
-					if told := w.blocked(k, id, p.stage); !strings.Contains(told, "127.0.0.1:") && !strings.Contains(told, "169.254.169.254") {
-						t.Errorf("blocked was something else: %s", told)
-					}
-					return
-				}
-				// Redirects of endpoints are not followed, so no name is resolved and no second redirect is reached.
-				if _, err := k.deliver(t.Context(), id, 1); err == nil {
-					t.Error("it was taken")
-				}
-				w.shows(id, outcome.Rejected, outcome.BadResponse, 1, "redirect")
+				w := w.in(t) // the blocked address is the inner one, so the hop before it was made
+				heraldtest.Contains(t, "the error", w.blocked(worker(t), p.put(w, url), p.stage), "127.0.0.1:")
 			})
 		}
 	}
 	heraldtest.Equal(t, "the rebinding row gets past the first connection", rebound.Load(), true)
-
-	// The binding check requests a file from the endpoint's domain, which redirects it inward. The agent stays unbound,
-	// and the delivery succeeds.
-	t.Run(".well-known", func(t *testing.T) {
-		w, k := w.in(t), worker(t)
-		id := urlPositions[1].put(w, "http://"+outside+"/mcp")
-		k.mustDeliver(id, 1, "")
-		_, step := k.seen(id, "resolve")
-		heraldtest.Lacks(t, "the time line", step.Detail, "bound by")
-	})
 	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }
