@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"math/big"
 	"net/http"
@@ -203,38 +202,21 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			heraldtest.Equal(t, "requests to the right server and to the other one", []int{a.requests(), evil.requests()}, []int{0, 0})
 		})
 	}
-	for _, code := range []int{302, 307} {
-		w.runParallel(t, fmt.Sprint("HTTP ", code), func(t *testing.T, w *world) {
-			evil := newRecorder(t, "", "")
-			var sent atomic.Bool
-			a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				sent.Store(sent.Load() || r.Header.Get("Authorization") == "Bearer "+canary)
-				http.Redirect(rw, r, evil.URL, code)
-				return true
-			}))
-			id := w.register(at(a.URL))
-			w.bearer(id, a.URL)
-			w.until(w.accept(w.feedback(id)), outcome.Rejected)
-			if evil.requests() > 0 || !sent.Load() {
-				t.Errorf("%d requests to the other server", evil.requests())
-			}
-		})
-	}
-	w.runParallel(t, "an event stream that names another server", func(t *testing.T, w *world) {
+	// mcpcall tests the other redirects, and an event stream that names another server.
+	w.runParallel(t, "a redirect", func(t *testing.T, w *world) {
 		evil := newRecorder(t, "", "")
-		stream := newAgent(t, onAny(func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "event: endpoint\ndata: "+evil.URL+"/messages\n\n")
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
+		var sent atomic.Bool
+		a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			sent.Store(sent.Load() || r.Header.Get("Authorization") == "Bearer "+canary)
+			http.Redirect(rw, r, evil.URL, http.StatusTemporaryRedirect)
 			return true
 		}))
-		id := w.register(nil)
-		w.bearer(id, stream.URL)
-		action := map[string]any{"resolveEndpoint": false, "timeoutMs": 1000, "endpoint": map[string]any{"transport": "sse", "url": stream.URL}}
-		d := w.accept(with(w.feedback(id), action))
-		heraldtest.AwaitState(t, func() bool { r := w.row(d); return len(r.History) > 0 && r.History[0].Outcome != "" }, func() string { return "no attempt ended" })
-		heraldtest.Equal(t, "requests to the other server", evil.requests(), 0)
+		id := w.register(at(a.URL))
+		w.bearer(id, a.URL)
+		w.until(w.accept(w.feedback(id)), outcome.Rejected)
+		if evil.requests() > 0 || !sent.Load() {
+			t.Errorf("%d requests to the other server", evil.requests())
+		}
 	})
 	t.Cleanup(func() { w.noCanary(k) })
 }

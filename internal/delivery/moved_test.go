@@ -33,41 +33,25 @@ func TestMovedAgent(t *testing.T) {
 		_, err := w.net.SetURI(heraldtest.Within(t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(at(to.URL))))
 		heraldtest.Must(t, err)
 	}
-	type moving struct {
-		name         string
-		id           *big.Int
-		former, next *agent
-		code         *atomic.Int32 // status of all answers at the former endpoint; 0: it works
-		moves        bool
-	}
-	var all []moving
-	for _, code := range []int32{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone, http.StatusPermanentRedirect} {
-		for _, moves := range []bool{true, false} {
-			var refuses atomic.Int32
-			former := newAgent(t, onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				code := int(refuses.Load())
-				if code != 0 {
-					http.Error(w, "no such deployment", code)
+	for _, moves := range []bool{true, false} {
+		w.run(t, fmt.Sprint("moved: ", moves), func(t *testing.T, w *world) {
+			var gone atomic.Bool
+			former, next := newAgent(t, onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				if gone.Load() {
+					http.Error(w, "no such deployment", http.StatusGone) // classify.TestClassify has the other errors
 				}
-				return code != 0
-			}))
-			m := moving{fmt.Sprintf("%d, moved %t", code, moves), w.register(at(former.URL)), former, newAgent(t), &refuses, moves}
-			w.until(w.accept(w.feedback(m.id)), outcome.Delivered) // now its endpoint is in the cache
-			refuses.Store(code)
-			all = append(all, m)
-		}
-	}
-	clock.Advance(time.Minute)
-	for _, m := range all {
-		w.run(t, m.name, func(t *testing.T, w *world) {
-			want := outcome.Rejected
-			if m.moves {
-				move(m.id, m.next)
+				return gone.Load()
+			})), newAgent(t)
+			id, want := w.register(at(former.URL)), outcome.Rejected
+			w.until(w.accept(w.feedback(id)), outcome.Delivered) // now its endpoint is in the cache
+			gone.Store(true)
+			clock.Advance(time.Minute)
+			if moves {
+				move(id, next)
 				want = outcome.Delivered
 			}
-			d := w.until(w.accept(w.feedback(m.id)), want)
-			if m.moves && (d.Endpoint != m.next.URL || d.Attempts != 2 || len(m.next.received()) != 1) ||
-				!m.moves && (d.Reason != "bad_response" || d.Attempts != 1) {
+			d := w.until(w.accept(w.feedback(id)), want)
+			if moves && (d.Endpoint != next.URL || d.Attempts != 2 || len(next.received()) != 1) || !moves && (d.Reason != "bad_response" || d.Attempts != 1) {
 				t.Errorf("%s after %d attempts at %s: %s", d.Reason, d.Attempts, d.Endpoint, d.Error)
 			}
 		})

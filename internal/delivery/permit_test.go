@@ -70,39 +70,6 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 3)
 	})
 
-	w.run(t, "an agent that fails leaves its neighbour alone", func(t *testing.T, w *world) {
-		a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			if r.URL.Path != "/sick" {
-				return false
-			}
-			http.Error(rw, "broken", 500)
-			return true
-		}))
-		k := limited(t, w, ratelimit.Config{})
-		deliver := func(path string) string {
-			t.Helper()
-			note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
-			heraldtest.Must(t, err)
-			return note
-		}
-		// The order and mixture are those that a breaker met in production: it must open although another endpoint
-		// succeeds.
-		if note := deliver("/other"); note != "" {
-			t.Fatal(note)
-		}
-		for n := range 14 {
-			if note := deliver("/sick"); !strings.HasPrefix(note, "waiting server_error") && (n < 9 || !strings.HasPrefix(note, "waiting breaker_open")) {
-				t.Fatalf("call %d of /sick: %q", n+1, note)
-			}
-		}
-		if note := deliver("/sick"); !strings.HasPrefix(note, "waiting breaker_open") {
-			t.Errorf("/sick after 14 failures: %q", note)
-		}
-		for range 3 {
-			heraldtest.Equal(t, "/other after 14 failures of /sick", deliver("/other"), "")
-		}
-	})
-
 	w.run(t, "an agent that says no is well", func(t *testing.T, w *world) {
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
