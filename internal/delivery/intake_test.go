@@ -218,6 +218,7 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 	} {
 		heraldtest.Equal(t, family, counted(t, reg, family), want)
 	}
+	heraldtest.Equal(t, "families", len(must(reg.Gather())), 5)
 }
 
 func TestVerdict(t *testing.T) {
