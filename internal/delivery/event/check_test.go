@@ -195,15 +195,16 @@ func TestSealedHeaders(t *testing.T) {
 // rowLedger contains one delivery.
 type rowLedger struct {
 	Ledger
-	row ledger.Delivery
-	err error
+	row     ledger.Delivery
+	err     error
+	bindErr error
 }
 
 func (l rowLedger) DeliveryByKey(context.Context, string) (ledger.Delivery, error) {
 	return l.row, l.err
 }
 
-func (rowLedger) Bind(context.Context, *ledger.Claim, ledger.Binding) error { return nil }
+func (l rowLedger) Bind(context.Context, *ledger.Claim, ledger.Binding) error { return l.bindErr }
 
 func (l rowLedger) Delivery(context.Context, uuid.UUID) (ledger.Delivery, error) { return l.row, l.err }
 
@@ -254,16 +255,20 @@ func TestConfirmRetraction(t *testing.T) {
 	}
 }
 
-// TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain.
+// TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain. If it
+// cannot be bound, the check fails.
 func TestUnverifiedRetraction(t *testing.T) {
 	t.Parallel()
 	row := ledger.Delivery{ID: uuid.New(), Status: outcome.Delivered}
 	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
+	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}
 	for _, verified := range []bool{false, true} { // true: a worker verified the chain when the job was accepted
-		claim := &ledger.Claim{Verified: verified, Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
+		claim := &ledger.Claim{Verified: verified, Job: retraction}
 		heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
 		heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
 	}
+	c.Ledger = rowLedger{row: row, bindErr: ledger.ErrFenced}
+	heraldtest.Fails(t, "without its claim", c.Check(t.Context(), &ledger.Claim{Verified: true, Job: retraction}, &Result{}), ledger.ErrFenced)
 }
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
