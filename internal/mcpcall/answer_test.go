@@ -138,3 +138,22 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// TestUnusualResults checks that readAnswer alone judges results: mcp-go refuses none of them, and no call is repeated.
+func TestUnusualResults(t *testing.T) {
+	t.Parallel()
+	for _, result := range []string{`{"content":[{"type":"hologram"}]}`, `{"resultType":"task","task":{"taskId":"1"}}`, `"ok"`,
+		`{"content":[{"type":"text","text":"ok"}],"resultType":"maybe"}`} {
+		a := modern(answers{"tools/call": results(result)})
+		got, err := callHinted(t, a, modernVersion)
+		want, refused := readAnswer(json.RawMessage(result), nil)
+		heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), 1)
+		if refused != nil {
+			expectFailure(t, result, err, CallError{Stage: StageCall, Written: true}, new(*BadAnswerError))
+			continue
+		}
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the result", string(got.Raw), result)
+		heraldtest.Equal(t, "unreadable", got.Unreadable, want.Unreadable)
+	}
+}

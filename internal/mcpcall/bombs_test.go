@@ -1,17 +1,12 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDecodedAnswerIsBounded checks that little memory is allocated for answers that are within the byte limit but grow
@@ -19,56 +14,41 @@ import (
 // allocations of the whole process.
 func TestDecodedAnswerIsBounded(t *testing.T) {
 	zeros := "[" + strings.Repeat("0,", 500_000) + "0]"
-	bodies := map[string]string{
+	for name, body := range map[string]string{
 		"initialize": `"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"a","version":"1"},"capabilities":{"experimental":{"x":` + zeros + `}}}`,
 		"tools/list": `"result":{"tools":[{"name":"x","inputSchema":{"type":"object","properties":{"a":{"enum":` + zeros + `}}}}]}`,
 		"tools/call": `"result":{"content":` + zeros + `}`,
 		"an error":   `"error":{"code":1,"message":"no","data":` + zeros + `}`,
 		"a notice":   `"method":"notifications/message","params":{"data":` + zeros + `}`,
-	}
-	for name, body := range bodies {
+	} {
 		method := name
-		if _, is := map[string]bool{"an error": true, "a notice": true}[name]; is {
+		if name == "an error" || name == "a notice" {
 			method = "tools/call"
 		}
-		message := func(id json.RawMessage) string {
-			if name == "a notice" {
-				return `{"jsonrpc":"2.0",` + body + `}`
-			}
-			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, body)
-		}
-		for _, transport := range []string{"JSON", "events", "stream"} {
+		for transport, h := range map[string]func(answers) http.Handler{
+			"JSON":   func(on answers) http.Handler { return &agent{on: on} },
+			"events": func(on answers) http.Handler { return &agent{on: on} },
+			"stream": func(on answers) http.Handler { return &streamAgent{on: on} },
+		} {
 			if name == "a notice" && transport == "JSON" {
 				continue
 			}
 			t.Run(name+", "+transport, func(t *testing.T) {
-				simple := &agent{on: func(m string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-					switch {
-					case m != method:
-						return false
-					case transport == "events":
-						w.Header().Set("Content-Type", "text/event-stream")
-						fmt.Fprintf(w, ": \"\ndata: %s\n\n", message(id)) // the quote is not in a string, so that the message after it is still read
+				ctx, p, ep := dial(t, h(answers{method: func(q *request) {
+					message := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, q.id, body)
+					if name == "a notice" {
+						message = `{"jsonrpc":"2.0",` + body + `}`
+					}
+					switch transport {
+					case "JSON":
+						q.status(200, message, "Content-Type", "application/json")
+					case "events":
+						q.events(": \"\ndata: %s\n\n", message) // the quote is not in a string, so that the message after it is still read
 					default:
-						w.Header().Set("Content-Type", "application/json")
-						_, _ = io.WriteString(w, message(id))
+						q.w.WriteHeader(202)
+						q.stream.say("data: %s\n\n", message)
 					}
-					return true
-				}}
-				stream := &streamAgent{post: func(m string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-					if m != method {
-						return false
-					}
-					w.WriteHeader(202)
-					s.say("data: %s\n\n", message(id))
-					return true
-				}}
-				ep := Endpoint{Transport: TransportHTTP, URL: serve(t, simple).URL}
-				if transport == "stream" {
-					ep = streamOf(serve(t, stream))
-				}
-				p := newPool(t)
-				ctx := heraldtest.Within(t, 30*time.Second)
+				}}))
 				var err error
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)

@@ -1,14 +1,12 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -39,22 +37,15 @@ func TestChallenge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at := map[string]string{StageOpen: "initialize", StageList: "tools/list", StageCall: "tools/call"}[tt.stage]
+			method := map[string]string{StageOpen: "initialize", StageList: "tools/list", StageCall: "tools/call"}[tt.stage]
 			if tt.transport == TransportSSE {
-				at = http.MethodGet
+				method = http.MethodGet
 			}
-			srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				if method != at {
-					return false
-				}
-				w.Header()["Www-Authenticate"] = tt.says
-				http.Error(w, "no", tt.status)
-				return true
-			}})
-			defer srv.Close()
-			p := newPool(t)
-			ep := Endpoint{Transport: tt.transport, URL: srv.URL, Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer very-secret-token")}}
-			ctx := heraldtest.Within(t, 30*time.Second)
+			ctx, p, ep := dial(t, &agent{on: answers{method: func(q *request) {
+				q.w.Header()["Www-Authenticate"] = tt.says
+				q.status(tt.status, "no")
+			}}})
+			ep.Transport, ep.Headers = tt.transport, map[string]secret.Secret{"Authorization": secret.New("Bearer very-secret-token")}
 			_, err := p.Call(ctx, ep, Request{Tool: "x"})
 			if tt.stage == StageList {
 				_, err = p.Tools(ctx, ep, true)
@@ -62,9 +53,7 @@ func TestChallenge(t *testing.T) {
 			if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != tt.stage || e.Status != tt.status || !slices.Equal(e.Challenge, tt.want) {
 				t.Errorf("%#v", err)
 			}
-			if err != nil && strings.Contains(err.Error(), "very-secret") {
-				t.Error(err)
-			}
+			heraldtest.Lacks(t, "the error", fmt.Sprint(err), "very-secret")
 		})
 	}
 }

@@ -1,9 +1,6 @@
 package mcpcall
 
 import (
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -15,32 +12,25 @@ import (
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	now := heraldtest.NewClock(time.Now())
-	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "initialize":
-			now.Advance(3 * time.Second)
-		case "tools/list":
-			now.Advance(2 * time.Second)
-			reply(w, id, `{"tools":[]}`)
-			return true
-		case "tools/call":
-			now.Advance(time.Second)
+	takes := func(d time.Duration) func(*request) {
+		return func(q *request) {
+			now.Advance(d)
+			q.pass()
 		}
-		return false
-	}})
-	defer srv.Close()
+	}
+	srv := serve(t, &agent{tools: `{"tools":[]}`, on: answers{"initialize": takes(3 * time.Second), "tools/list": takes(2 * time.Second), "tools/call": takes(time.Second)}})
 	p := newPool(t, func(c *Config) { c.Clock = now.Now })
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	var got Costs
 	ctx := WithCosts(heraldtest.Within(t, 30*time.Second), &got)
 	want := Costs{Connecting: 3 * time.Second, Listing: 2 * time.Second, Connections: 1, Listings: 1}
 	for _, what := range []string{"the first", "the second"} {
-		if _, err := p.Tools(ctx, ep, false); err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", what, got, err, want)
-		}
-		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil || got != want {
-			t.Errorf("%s, the call: %+v, %v; want %+v", what, got, err, want)
-		}
+		_, err := p.Tools(ctx, ep, false)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, what, got, want)
+		_, err = p.Call(ctx, ep, Request{Tool: "x"})
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, what+", the call", got, want)
 	}
 
 	// A failed connection is counted too.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -44,7 +45,7 @@ import (
 //	SSE answer ends before the result              TestMisbehavingAgents/events_end_early
 //	HTTP+SSE stream lost                           TestStreamLost, TestStreamsThatMisbehave
 //	agent hangs on DELETE                          TestHangingSessionEnd
-//	deadline on HTTP                               TestDeadline, TestDeadlineWhileReading
+//	deadline on HTTP                               TestDeadline
 //	500 clients opened                             TestCycles
 //	endpoint event of another scheme               TestEndpointEvent, TestStreamsThatDoNotOpen/another_origin
 //	x-mcp-header without a listing, -32020         TestHeaderMismatch
@@ -52,25 +53,17 @@ import (
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
-	other := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		elsewhere.Add(1)
-		reply(w, json.RawMessage("3"), `{"content":[{"type":"text","text":"mine now"}]}`)
-	}))
+	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	for _, status := range []int{301, 302, 303, 307, 308} {
-		for _, on := range []string{"initialize", "notifications/initialized", "tools/call"} {
+		for _, on := range []string{"initialize", "notifications/initialized", "tools/list", "tools/call"} {
 			t.Run(fmt.Sprint(status, " ", on), func(t *testing.T) {
 				t.Parallel()
-				a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-					if method == on {
-						w.Header().Set("Location", other.URL+"/mcp")
-						w.WriteHeader(status)
-					}
-					return method == on
-				}}
-				srv := serve(t, a)
-				p := newPool(t)
-				_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL,
-					Headers: map[string]secret.Secret{"X-Api-Key": secret.New("very-secret-key")}}, Request{Tool: "x"})
+				ctx, p, ep := dial(t, &agent{session: "s", on: answers{on: statuses(status, "", "Location", other.URL+"/mcp")}})
+				ep.Headers = map[string]secret.Secret{"X-Api-Key": secret.New("very-secret-key")}
+				_, err := p.Call(ctx, ep, Request{Tool: "x"})
+				if on == "tools/list" {
+					_, err = p.Tools(ctx, ep, true)
+				}
 				if e, ok := errors.AsType[*CallError](err); !ok || e.Status != status {
 					t.Errorf("got %v", err)
 				}
@@ -89,14 +82,11 @@ func TestHugeAnswer(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			taken := make(chan int64, 1)
-			srv := serve(t, &agent{on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-				w.Header().Set("Content-Type", kind)
-				_, _ = io.WriteString(w, begin)
-				n, _ := io.Copy(w, io.LimitReader(endless('x'), 200<<20))
+			_, err := callOnce(t, &agent{on: answers{"tools/call": func(q *request) {
+				q.status(200, begin, "Content-Type", kind)
+				n, _ := io.Copy(q.w, io.LimitReader(endless('x'), 200<<20))
 				taken <- n
-			})})
-			p := newPool(t)
-			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+			}}})
 			if _, ok := errors.AsType[*TooLargeError](err); !ok {
 				t.Errorf("got %v", err)
 			}
@@ -179,10 +169,7 @@ func TestCommandSilentOnDiscover(t *testing.T) {
 func TestEmptyAnswers(t *testing.T) {
 	t.Parallel()
 	for _, hint := range []string{"", modernVersion} {
-		a := &agent{on: func(_ string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			reply(w, id, `{}`)
-			return true
-		}}
+		a := &agent{on: answers{"": results(`{}`)}}
 		_, err := callHinted(t, a, hint)
 		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || a.seen("tools/call") != 0 {
 			t.Errorf("hint %q: %v, %d calls", hint, err, a.seen("tools/call"))
@@ -190,97 +177,47 @@ func TestEmptyAnswers(t *testing.T) {
 	}
 }
 
+// TestRefusedHandshakes checks the error, and after which refusals the handshake of the other era is tried.
 func TestRefusedHandshakes(t *testing.T) {
 	t.Parallel()
+	otherEra := map[string][]int{"": {400}, modernVersion: {400, 404, 405, 410}}
 	for _, status := range []int{400, 401, 403, 404, 405, 408, 410, 429, 500, 502, 503} {
-		for _, hint := range []string{"", modernVersion} {
+		for hint, tried := range otherEra {
 			t.Run(fmt.Sprint(status, hint), func(t *testing.T) {
 				t.Parallel()
-				a := &agent{on: func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-					w.Header().Set("Retry-After", "11")
-					w.WriteHeader(status)
-					_, _ = io.WriteString(w, "not like this")
-					return true
-				}}
+				a := &agent{on: answers{"": statuses(status, "not like this", "Retry-After", "11")}}
 				_, err := callHinted(t, a, hint)
 				want := CallError{Stage: StageOpen, Status: status, RetryAfter: 11 * time.Second}
 				expectFailure(t, "the handshake", err, want, "not like this")
 				if n := a.seen("GET"); n > 0 && status != 400 && status != 404 && status != 405 {
 					t.Errorf("%d streams were asked for", n)
 				}
+				handshakes := 1
+				if slices.Contains(tried, status) {
+					handshakes = 2
+				}
+				heraldtest.Equal(t, "handshakes", a.seen("initialize")+a.seen("server/discover"), handshakes)
 			})
 		}
 	}
 }
 
-// modern returns an agent of 2026-07-28. It calls on first for each request.
-func modern(on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) *agent {
-	return &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		switch {
-		case on != nil && on(method, w, r, id):
-		case method == "server/discover":
-			reply(w, id, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`)
-		case method == "tools/call":
-			reply(w, id, `{"content":[{"type":"text","text":"ok"}],"resultType":"complete"}`)
-		default:
-			return false
-		}
-		return true
-	}}
-}
-
 func TestModernNotFound(t *testing.T) {
 	t.Parallel()
-	a := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no tools here"}}`, id)
-	}))
+	a := modern(answers{"tools/call": func(q *request) { q.refuse(http.StatusNotFound, -32601, "no tools here") }})
 	_, err := callHinted(t, a, modernVersion)
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
 		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
 	}
 }
 
-func TestUnusualResults(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		result     string
-		unreadable bool
-		refused    bool
-	}{
-		"unknown block":      {`{"content":[{"type":"hologram"}]}`, true, false},
-		"a task":             {`{"resultType":"task","task":{"taskId":"1"}}`, true, false},
-		"unknown resultType": {`{"content":[{"type":"text","text":"ok"}],"resultType":"maybe"}`, false, true},
-		"no object":          {`"ok"`, true, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			agent := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-				reply(w, id, tt.result)
-			}))
-			a, err := callHinted(t, agent, modernVersion)
-			var e *CallError
-			switch {
-			case agent.seen("tools/call") != 1:
-				t.Errorf("called %d times", agent.seen("tools/call"))
-			case tt.refused && (!errors.As(err, &e) || !e.Written):
-				t.Errorf("got %+v, %v", a, err)
-			case !tt.refused && (err != nil || a.Unreadable != tt.unreadable || string(a.Raw) != tt.result):
-				t.Errorf("got %+v, %v", a, err)
-			}
-		})
-	}
-}
-
 func TestHangingSessionEnd(t *testing.T) {
 	t.Parallel()
 	leaving := make(chan struct{}, 4)
-	a := &agent{session: "s", on: onMethod(http.MethodDelete, func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+	_, p, ep := dial(t, &agent{session: "s", on: answers{http.MethodDelete: func(q *request) {
 		leaving <- struct{}{}
-		<-r.Context().Done()
-	})}
-	_, p, ep := dial(t, a)
+		q.hang()
+	}}})
 	mustCall(t, p, ep, Request{Tool: "x"})
 	p.Drop(ep)
 	<-leaving
@@ -295,103 +232,37 @@ func TestHangingSessionEnd(t *testing.T) {
 	}
 }
 
-func TestDeadlineWhileReading(t *testing.T) {
-	t.Parallel()
-	for name, body := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"silent body": func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		},
-		"comments for ever": func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			tick := time.NewTicker(20 * time.Millisecond)
-			defer tick.Stop()
-			for {
-				_, _ = io.WriteString(w, ": alive\n\n")
-				_ = http.NewResponseController(w).Flush()
-				select {
-				case <-tick.C:
-				case <-r.Context().Done():
-					return
-				}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ctx := newDeadline(t)
-			begin := make(chan time.Time, 1)
-			srv := serve(t, &agent{on: onMethod("tools/call", func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-				// By then the answer has usually begun. The checks below do not depend on it.
-				late := time.AfterFunc(300*time.Millisecond, func() { begin <- time.Now(); ctx.pass() })
-				defer late.Stop()
-				body(w, r)
-			})})
-			p := newPool(t)
-			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-			expectFailure(t, "the call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
-			if took := time.Since(heraldtest.Receive(t, "the deadline", begin)); took > 8*time.Second {
-				t.Errorf("returned %s after its deadline", took)
-			}
-		})
-	}
-}
-
 // TestAbandonedCall checks that an agent of the older era receives a cancellation when its call is given up. In that
 // era, a lost connection does not cancel the call.
 func TestAbandonedCall(t *testing.T) {
 	t.Parallel()
+	var ctx *deadline
+	var asked string
 	told := make(chan string, 4)
-	type notice struct {
-		Method string
-		Params struct{ RequestID json.RawMessage }
-	}
-	var asked atomic.Value
-	var ctx atomic.Pointer[deadline]
-	watch := func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method != http.MethodPost {
-				next.ServeHTTP(w, r)
-				return
+	on := answers{
+		"tools/call": func(q *request) {
+			asked = string(q.id)
+			if q.stream != nil {
+				q.w.WriteHeader(http.StatusAccepted)
 			}
-			raw, _ := io.ReadAll(r.Body)
-			var n notice
-			_ = json.Unmarshal(raw, &n)
-			if n.Method == "notifications/cancelled" {
-				told <- string(n.Params.RequestID)
+			ctx.pass()
+			if q.stream == nil {
+				q.hang()
 			}
-			r.Body = io.NopCloser(strings.NewReader(string(raw)))
-			next.ServeHTTP(w, r)
-		})
-	}
-	hang := func(id json.RawMessage) {
-		asked.Store(string(id))
-		ctx.Load().pass()
-	}
-	for name, start := range map[string]func() Endpoint{
-		"http": func() Endpoint {
-			return Endpoint{Transport: TransportHTTP, URL: serve(t, watch(&agent{session: "s", on: onMethod("tools/call", func(_ http.ResponseWriter, r *http.Request, id json.RawMessage) {
-				hang(id)
-				<-r.Context().Done()
-			})})).URL}
 		},
-		"sse": func() Endpoint {
-			return streamOf(serve(t, watch(&streamAgent{post: onPost("tools/call", func(_ *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-				w.WriteHeader(http.StatusAccepted)
-				hang(id)
-			})})))
-		},
-	} {
+		"notifications/cancelled": func(q *request) {
+			var cancelled struct{ RequestID json.RawMessage }
+			heraldtest.Must(t, json.Unmarshal(q.params, &cancelled))
+			told <- string(cancelled.RequestID)
+			q.pass()
+		}}
+	for name, h := range map[string]http.Handler{"http": &agent{session: "s", on: on}, "sse": &streamAgent{on: on}} {
 		t.Run(name, func(t *testing.T) {
-			ep := start()
-			p := newPool(t)
-			ctx.Store(newDeadline(t))
-			_, err := p.Call(ctx.Load(), ep, Request{Tool: "x"})
+			ctx = newDeadline(t)
+			_, p, ep := dial(t, h)
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
 			expectFailure(t, "the call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
-			if id := heraldtest.Receive(t, "the agent is told", told); id != asked.Load() {
-				t.Errorf("request %v was given up, and it was told of %s", asked.Load(), id)
-			}
+			heraldtest.Equal(t, "the request that was given up", heraldtest.Receive(t, "the agent is told", told), asked)
 		})
 	}
 }

@@ -1,16 +1,10 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -18,56 +12,36 @@ import (
 
 func TestSecretHeaders(t *testing.T) {
 	t.Parallel()
-	var other atomic.Int32
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { other.Add(1) }))
-	defer elsewhere.Close()
-	var mu sync.Mutex
-	without := map[string]bool{}
-	a := &agent{session: "s", on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		mu.Lock()
-		without[method] = without[method] || r.Header.Get("X-Api-Key") != "very-secret-key"
-		mu.Unlock()
-		if method == "tools/call" {
-			reply(w, id, `{"content":[{"type":"text","text":"your key is very-secret-key"}]}`)
-			return true
+	without := make(chan string, 100) // methods of the requests without the header
+	a := &agent{session: "s", on: answers{"": func(q *request) {
+		if q.r.Header.Get("X-Api-Key") != "very-secret-key" {
+			without <- q.method
 		}
-		if method == "tools/list" {
-			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
-			return true
+		if q.method == "tools/call" {
+			q.result(`{"content":[{"type":"text","text":"your key is very-secret-key"}]}`)
+			return
 		}
-		return false
-	}}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, Headers: map[string]secret.Secret{"x-api-key": secret.New("very-secret-key")}}
-	answer, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
-	if err != nil || strings.Contains(answer.Text, "very-secret") || strings.Contains(string(answer.Raw), "very-secret") {
-		t.Errorf("got %+v, %v", answer, err)
-	}
-	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true); err == nil || other.Load() != 0 {
-		t.Errorf("redirect: %v, %d requests elsewhere", err, other.Load())
-	}
-	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
+		q.pass()
+	}}}
+	ctx, p, ep := dial(t, a)
+	ep.Headers = map[string]secret.Secret{"x-api-key": secret.New("very-secret-key")}
+	answer := mustCall(t, p, ep, Request{Tool: "x"})
+	heraldtest.Lacks(t, "the answer", answer.Text+string(answer.Raw), "very-secret")
+	heraldtest.Must(t, p.Close(ctx))
 	heraldtest.Equal(t, "DELETE requests", a.seen("DELETE"), 1)
-	mu.Lock()
-	defer mu.Unlock()
-	for method, missing := range without {
-		if missing {
-			t.Errorf("%s came without the header", method)
-		}
+	close(without)
+	for method := range without {
+		t.Errorf("%s came without the header", method)
 	}
 
 	echo := &agent{
 		tools: `{"tools":[{"name":"very-secret-key"},{"name":"x","inputSchema":{"type":"object","required":["very-secret-key"]}}]}`,
-		on: onMethod("initialize", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			reply(w, id, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"very-secret-key","version":"very-secret-key"}}`)
-		})}
+		on:    answers{"initialize": results(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"very-secret-key","version":"very-secret-key"}}`)}}
 	p = newPool(t)
 	ep.URL = serve(t, echo).URL
-	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true)
-	if err != nil || len(set.Tools) != 1 || strings.Contains(fmt.Sprintf("%+v %s", set, set.Tools[0].InputSchema), "very-secret") {
-		t.Errorf("echoed: %+v, %v", set, err)
+	set := mustList(t, p, ep)
+	if len(set.Tools) != 1 || strings.Contains(fmt.Sprintf("%+v %s", set, set.Tools[0].InputSchema), "very-secret") {
+		t.Errorf("echoed: %+v", set)
 	}
 	if _, err := Fit(set.Tools[0], map[string]any{}); err == nil || strings.Contains(err.Error(), "very-secret") {
 		t.Errorf("echoed: %v", err)

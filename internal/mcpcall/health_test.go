@@ -18,7 +18,7 @@ import (
 func checkAll(t *testing.T, p *Pool) {
 	t.Helper()
 	p.checkIdle()
-	heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	awaitChecks(t, p)
 }
 
 // patient stops the pool's clock and sets an idle timeout that the test never reaches. A healthy agent must answer
@@ -64,22 +64,21 @@ func TestUsedDuringCheck(t *testing.T) {
 	t.Parallel()
 	pinged, called, release := make(chan struct{}, 4), make(chan struct{}), make(chan struct{})
 	var slow atomic.Bool
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		switch {
-		case method == "ping":
+	a := &agent{session: "s", on: answers{
+		"ping": func(*request) {
 			pinged <- struct{}{}
 			<-called
 			panic(http.ErrAbortHandler) // the connection ends without an answer: the agent is silent
-		case method == "tools/call" && slow.Load():
-			close(called)
-			<-release
-		}
-		return false
-	}}
-	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
+		},
+		"tools/call": func(q *request) {
+			if slow.Load() {
+				close(called)
+				<-release
+			}
+			q.pass()
+		}}}
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, patient(now))
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a, patient(now))
 	mustCall(t, p, ep, Request{Tool: "x"})
 	slow.Store(true)
 	now.Advance(2 * time.Minute)
@@ -87,7 +86,7 @@ func TestUsedDuringCheck(t *testing.T) {
 	<-pinged
 	done := startCall(ctx, p, ep)
 	<-called
-	heraldtest.Await(t, "the check ends", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+	awaitChecks(t, p)
 	if !p.has(ep) {
 		t.Error("given up while it was in use")
 	}
@@ -102,22 +101,17 @@ func TestSilentStreamInUse(t *testing.T) {
 	var dead atomic.Int64 // streams up to this number are silent
 	asked := make(chan struct{}, 16)
 	a := &streamAgent{}
-	a.post = func(_ string, s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		a.mu.Lock()
-		mute := int64(len(a.streams)) <= dead.Load()
-		a.mu.Unlock()
-		if mute {
-			w.WriteHeader(http.StatusAccepted)
-			asked <- struct{}{}
+	a.on = answers{"": func(q *request) {
+		if int64(a.seen(http.MethodGet)) > dead.Load() {
+			q.pass()
+			return
 		}
-		return mute
-	}
-	ep := streamOf(serve(t, a))
+		q.w.WriteHeader(http.StatusAccepted)
+		asked <- struct{}{}
+	}}
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, patient(now))
-	ctx := heraldtest.Within(t, 30*time.Second)
-	_, err := p.Call(ctx, ep, Request{Tool: "x"})
-	heraldtest.Must(t, err)
+	ctx, p, ep := dial(t, a, patient(now))
+	mustCall(t, p, ep, Request{Tool: "x"})
 	checkAll(t, p)
 	heraldtest.Equal(t, "pings without a reason", a.seen("ping"), 0)
 	dead.Store(1)
@@ -129,7 +123,7 @@ func TestSilentStreamInUse(t *testing.T) {
 		<-asked
 		impatient.pass()
 	}()
-	_, err = p.Call(impatient, ep, Request{Tool: "x"})
+	_, err := p.Call(impatient, ep, Request{Tool: "x"})
 	expectFailure(t, "the impatient call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
 	heraldtest.Await(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.limitChecks(100 * time.Millisecond)
@@ -145,43 +139,37 @@ func TestSilentStreamInUse(t *testing.T) {
 	}
 	giveUp()
 	<-done
-	_, err = p.Call(ctx, ep, Request{Tool: "x"})
-	heraldtest.Must(t, err)
+	mustCall(t, p, ep, Request{Tool: "x"})
 }
 
 // TestUnusualHealthyAgents checks that a healthy agent is never given up because it does not support ping or supports
 // only numeric ids.
 func TestUnusualHealthyAgents(t *testing.T) {
 	t.Parallel()
-	pings := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
-		return &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			f(w, id)
-		})}
-	}
 	var wordID atomic.Bool
-	agents := map[string]*agent{
-		"202":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(202) }),
-		"200":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(200) }),
-		"400":  pings(func(w http.ResponseWriter, _ json.RawMessage) { w.WriteHeader(400) }),
-		"null": pings(func(w http.ResponseWriter, _ json.RawMessage) { reply(w, json.RawMessage("null"), `{}`) }),
-		"number": pings(func(w http.ResponseWriter, id json.RawMessage) {
-			if json.Unmarshal(id, new(int32)) != nil {
+	agents := map[string]*agent{}
+	for name, ping := range map[string]func(*request){
+		"202":  statuses(202, ""),
+		"200":  statuses(200, ""),
+		"400":  statuses(400, ""),
+		"null": statuses(200, `{"jsonrpc":"2.0","id":null,"result":{}}`, "Content-Type", "application/json"),
+		"number": func(q *request) {
+			if json.Unmarshal(q.id, new(int32)) != nil {
 				wordID.Store(true)
 			}
-			reply(w, id, `{}`)
-		}),
+			q.result(`{}`)
+		},
+	} {
+		agents[name] = &agent{session: "s", on: answers{"ping": ping}}
 	}
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	all := map[string]Endpoint{"command": command("simple")}
 	for name, a := range agents {
-		all[name] = Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
+		all[name] = at(t, a)
 	}
-	ctx := heraldtest.Within(t, 30*time.Second)
-	for name, ep := range all {
-		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+	for _, ep := range all {
+		mustCall(t, p, ep, Request{Tool: "x"})
 	}
 	for range 3 {
 		now.Advance(2 * time.Minute)
@@ -224,18 +212,16 @@ func TestBusyCommand(t *testing.T) {
 func TestCloseDuringCheck(t *testing.T) {
 	t.Parallel()
 	pinged := make(chan struct{}, 1)
-	a := &agent{session: "s", on: onMethod("ping", func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-		pinged <- struct{}{}
-		<-r.Context().Done()
-	})}
-	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
+	ctx, p, ep := dial(t, &agent{session: "s", on: answers{"ping": func(q *request) {
+		pinged <- struct{}{}
+		q.hang()
+	}}}, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
 	mustCall(t, p, ep, Request{Tool: "x"})
 	now.Advance(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
-	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
+	heraldtest.Must(t, p.Close(ctx))
 }
 
 func TestChecksTakeTurns(t *testing.T) {
@@ -254,4 +240,9 @@ func TestChecksTakeTurns(t *testing.T) {
 	if n := a.seen("ping"); n != clients {
 		t.Errorf("%d of %d were asked", n, clients)
 	}
+}
+
+func awaitChecks(t *testing.T, p *Pool) {
+	t.Helper()
+	heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 }

@@ -1,13 +1,9 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,12 +11,9 @@ import (
 )
 
 // heldAgents serves many agents, one per path, with the same tool list. lists counts the requests for it.
-func heldAgents(t *testing.T, tools string) (url string, lists *atomic.Int64) {
-	lists = &atomic.Int64{}
-	return serve(t, &agent{on: onMethod("tools/list", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		lists.Add(1)
-		reply(w, id, tools)
-	})}).URL, lists
+func heldAgents(t *testing.T, tools string) (url string, lists func() int) {
+	a := &agent{tools: tools}
+	return serve(t, a).URL, func() int { return a.seen("tools/list") }
 }
 
 // holdingLittle gives a pool a quarter of the default, so that few agents reach it.
@@ -79,22 +72,17 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			use := func(i int) {
 				t.Helper()
 				set := mustList(t, p, Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)})
-				if _, err := Fit(set.Tools[0], map[string]any{"value": "1"}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := Fit(set.Tools[0], map[string]any{"value": "1"})
+				heraldtest.Must(t, err)
 			}
 			for i := range c.agents {
 				use(i)
 				use(0) // agent 0 is therefore never the least recently used
 			}
 			checkHeld(t, p, before)
-			if n := lists.Load(); n != int64(c.agents) {
-				t.Errorf("%d lists were asked for, want %d", n, c.agents)
-			}
+			heraldtest.Equal(t, "lists that were asked for", lists(), c.agents)
 			use(1)
-			if n := lists.Load(); n != int64(c.agents)+1 {
-				t.Errorf("the agent that was used longest ago was not forgotten: %d lists", n)
-			}
+			heraldtest.Equal(t, "lists, with that of the agent that was used longest ago", lists(), c.agents+1)
 		})
 	}
 }
@@ -104,37 +92,22 @@ func TestLargeClientsInUse(t *testing.T) {
 	t.Parallel()
 	honest, lists := heldAgents(t, `{"tools":[{"name":"tool0","inputSchema":{"type":"object"}}]}`)
 	called, answer := make(chan struct{}), make(chan struct{})
-	large := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "tools/list":
-			reply(w, id, `{"tools":[{"name":"tool0","inputSchema":{"title":"`+strings.Repeat("x", 100<<10)+`"}}]}`)
-		case "tools/call":
+	ctx, p, large := dial(t, &agent{
+		tools: `{"tools":[{"name":"tool0","inputSchema":{"title":"` + strings.Repeat("x", 100<<10) + `"}}]}`,
+		on: answers{"tools/call": func(q *request) {
 			close(called)
 			<-answer
-			reply(w, id, `{"content":[]}`)
-		default:
-			return false
-		}
-		return true
-	}}).URL
-	p := newPool(t, func(c *Config) { c.MaxHeldBytes = 64 << 10; c.RelistAfter = time.Hour })
-	list := func(url string) {
-		t.Helper()
-		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url}, false); err != nil {
-			t.Error(err)
-		}
-	}
-	list(honest)
-	var done sync.WaitGroup
-	done.Go(func() {
-		_, _ = p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: large}, Request{Tool: "tool0"})
-	})
+			q.pass()
+		}}}, func(c *Config) { c.MaxHeldBytes = 64 << 10; c.RelistAfter = time.Hour })
+	small := Endpoint{Transport: TransportHTTP, URL: honest}
+	mustList(t, p, small)
+	done := startCall(ctx, p, large)
 	<-called
-	list(large)
-	list(honest)
+	mustList(t, p, large)
+	mustList(t, p, small)
 	close(answer)
-	done.Wait()
-	heraldtest.Equal(t, "lists of the small one, whose client stays", lists.Load(), 1)
+	heraldtest.Must(t, <-done)
+	heraldtest.Equal(t, "lists of the small one, whose client stays", lists(), 1)
 	heraldtest.Await(t, "the large client to be dropped when nobody uses it", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -149,43 +122,31 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	for i := range 4 {
 		tools = append(tools, fmt.Sprintf(`{"name":"tool%d","inputSchema":{"anyOf":[{}%s],"title":"%s"}}`, i, strings.Repeat(`,{}`, 1900), strings.Repeat("x", 100<<10)))
 	}
-	list := `{"tools":[` + strings.Join(tools, ",") + `]}`
 	called, answer := make(chan bool, 100), make(chan bool)
-	url := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "tools/list":
-			reply(w, id, list)
-		case "tools/call":
-			called <- true
-			<-answer
-			reply(w, id, `{"content":[]}`)
-		default:
-			return false
-		}
-		return true
-	}}).URL
+	url := serve(t, &agent{tools: `{"tools":[` + strings.Join(tools, ",") + `]}`, on: answers{"tools/call": func(q *request) {
+		called <- true
+		<-answer
+		q.pass()
+	}}}).URL
 	p := newPool(t, holdingLittle)
 	before := live()
-	var done sync.WaitGroup
+	var done []<-chan error
 	for i := range 10 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
-		set := mustList(t, p, ep)
-		for _, tool := range set.Tools {
+		for _, tool := range mustList(t, p, ep).Tools {
 			_, err := Fit(tool, map[string]any{"value": "1"})
 			heraldtest.Must(t, err)
 		}
-		done.Go(func() {
-			if _, err := p.Call(heraldtest.Within(t, 5*time.Minute), ep, Request{Tool: "tool0"}); err != nil {
-				t.Error(err)
-			}
-		})
+		done = append(done, startCall(heraldtest.Within(t, 5*time.Minute), p, ep))
 		<-called
 	}
 	if grown := live() - before; grown > p.cfg.MaxHeldBytes+24<<20 {
 		t.Errorf("10 clients in use hold %d MiB", grown>>20)
 	}
 	close(answer)
-	done.Wait()
+	for _, call := range done {
+		heraldtest.Must(t, <-call)
+	}
 	set := mustList(t, p, Endpoint{Transport: TransportHTTP, URL: url + "/9"})
 	heraldtest.Equal(t, "tools listed anew", len(set.Tools), 4)
 }
@@ -194,12 +155,10 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 func TestPoolHoldsSoManyEvents(t *testing.T) {
 	const agents = 40
 	begun := "data: " + strings.Repeat("x", 900<<10)
-	a := &streamAgent{post: onPost("tools/list", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.WriteHeader(http.StatusAccepted)
-		s.result(id, `{"tools":[]}`)
-		s.say("%s", begun)
-	})}
-	_, p, ep := dial(t, a, holdingLittle)
+	_, p, ep := dial(t, &streamAgent{on: answers{"tools/list": func(q *request) {
+		q.result(`{"tools":[]}`)
+		q.stream.say("%s", begun)
+	}}}, holdingLittle)
 	before := live()
 	for i := range agents {
 		ep := ep
@@ -219,16 +178,15 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 // arguments are mirrored into headers. The agent renames its tools in every list.
 func TestMarkedToolsAreKeptOnce(t *testing.T) {
 	const agents = 24
-	var lists atomic.Int64
-	a := modern(onMethod("tools/list", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		n := lists.Add(1)
+	var a *agent
+	a = modern(answers{"tools/list": func(q *request) {
 		var tools []string
 		for i := range 12 {
 			tools = append(tools, fmt.Sprintf(`{"name":"t%d-%d","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"enum":[%s{}]}}}}`,
-				n, i, strings.Repeat(`{"a":{}},`, 500)))
+				a.seen(q.method), i, strings.Repeat(`{"a":{}},`, 500)))
 		}
-		reply(w, id, `{"resultType":"complete","tools":[`+strings.Join(tools, ",")+`]}`)
-	}))
+		q.result(`{"resultType":"complete","tools":[` + strings.Join(tools, ",") + `]}`)
+	}})
 	url := serve(t, a).URL
 	p := newPool(t, holdingLittle)
 	before := live()
@@ -237,6 +195,6 @@ func TestMarkedToolsAreKeptOnce(t *testing.T) {
 		_, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true)
 		heraldtest.Must(t, err)
 	}
-	heraldtest.Equal(t, "lists", lists.Load(), agents*3)
+	heraldtest.Equal(t, "lists", a.seen("tools/list"), agents*3)
 	heraldtest.Await(t, "the lists to be gone", func() bool { return live()-before < 12<<20 })
 }

@@ -1,9 +1,7 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -17,11 +15,10 @@ import (
 // leaked goroutines.
 func TestOneResponseForARequest(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	srv := httptest.NewServer(&agent{on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		message := fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"%%d\"}]}}\n\n", id)
-		_, _ = fmt.Fprintf(w, message+message+message+message, 1, 2, 3, 4)
-	})})
+	srv := httptest.NewServer(&agent{on: answers{"tools/call": func(q *request) {
+		message := fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"%%d\"}]}}\n\n", q.id)
+		q.events(message+message+message+message, 1, 2, 3, 4)
+	}}})
 	p := newPool(t)
 	for range 3 {
 		a := mustCall(t, p, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})

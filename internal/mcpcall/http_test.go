@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,13 +26,9 @@ import (
 
 const feedbackTool = "agent.receiveFeedback"
 
-// realServer returns an agent made with mcp-go. Its tool returns its arguments.
-func realServer(opts ...server.StreamableHTTPOption) *httptest.Server {
-	return httptest.NewServer(server.NewStreamableHTTPServer(realTools(), opts...))
-}
-
-func realTools() *server.MCPServer {
-	s := server.NewMCPServer("test-agent", "1.2.3", server.WithToolCapabilities(true))
+// realTools returns a server made with mcp-go. Its first tool returns its arguments.
+func realTools(options ...server.ServerOption) *server.MCPServer {
+	s := server.NewMCPServer("test-agent", "1.2.3", append(options, server.WithToolCapabilities(true))...)
 	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}},"x-kept":true}`)),
 		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return mcp.NewToolResultJSON(map[string]any{"arguments": r.Params.Arguments, "meta": r.Params.Meta.AdditionalFields["io.agentherald/delivery"]})
@@ -44,41 +39,25 @@ func realTools() *server.MCPServer {
 	return s
 }
 
-// TestClientVersion checks that the agent receives the version of this build as the client's version, in the form of
-// `worker --version`.
-func TestClientVersion(t *testing.T) {
-	t.Parallel()
-	got := make(chan mcp.Implementation, 1)
-	hooks := &server.Hooks{}
-	hooks.AddAfterInitialize(func(_ context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
-		got <- r.Params.ClientInfo
-	})
-	srv := httptest.NewServer(server.NewStreamableHTTPServer(server.NewMCPServer("test-agent", "1.2.3",
-		server.WithToolCapabilities(true), server.WithHooks(hooks))))
-	defer srv.Close()
-	ctx := heraldtest.Within(t, 30*time.Second)
-	_, err := newPool(t).Tools(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
-	heraldtest.Must(t, err)
-	if info := <-got; info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
-		t.Errorf("%+v of %s", info, buildinfo.Version())
-	}
-}
-
 func TestRealServerOverHTTP(t *testing.T) {
 	t.Parallel()
 	for name, hint := range map[string]string{"legacy": "", "modern": "2026-07-28", "future": "2027-01-01"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := realServer()
-			defer srv.Close()
-			p := newPool(t)
-			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}
-			ctx := heraldtest.Within(t, 30*time.Second)
-
+			told := make(chan mcp.Implementation, 1)
+			hooks := &server.Hooks{}
+			hooks.AddAfterInitialize(func(_ context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
+				told <- r.Params.ClientInfo
+			})
+			ctx, p, ep := dial(t, server.NewStreamableHTTPServer(realTools(server.WithHooks(hooks))))
+			ep.ProtocolHint = hint
 			set := mustList(t, p, ep)
-			want := legacyVersion
-			if hint != "" {
-				want = modernVersion
+			want := modernVersion
+			if hint == "" { // the client's version has the form of `worker --version`
+				want = legacyVersion
+				if info := heraldtest.Receive(t, "the client's version", told); info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
+					t.Errorf("%+v of %s", info, buildinfo.Version())
+				}
 			}
 			if set.Server != (ServerInfo{"test-agent", "1.2.3"}) || set.Protocol != want || set.Cut {
 				t.Errorf("got %+v", set)
@@ -93,112 +72,22 @@ func TestRealServerOverHTTP(t *testing.T) {
 			if a.Protocol != want || a.IsError || a.Unreadable || a.Text != `{"arguments":{"value":"9977"},"meta":{"attempt":1}}` {
 				t.Errorf("got %+v", a)
 			}
-			a, err = p.Call(ctx, ep, Request{Tool: "fails"})
-			if err != nil || !a.IsError || a.Text != "not today" {
-				t.Errorf("isError: %+v, %v", a, err)
+			if a = mustCall(t, p, ep, Request{Tool: "fails"}); !a.IsError || a.Text != "not today" {
+				t.Errorf("isError: %+v", a)
 			}
 			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
-			var e *CallError
-			if !errors.As(err, &e) || e.Code != mcp.INVALID_PARAMS || e.Stage != StageCall || !e.Written {
+			if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.INVALID_PARAMS || e.Stage != StageCall || !e.Written {
 				t.Errorf("unknown tool: %#v", err)
 			}
 		})
 	}
 }
 
-// agent is a minimal MCP server that can misbehave. It speaks 2025-11-25 over JSON.
-type agent struct {
-	session string // returned by initialize if not empty
-	tools   string // the result of tools/list
-	// on is called first for each method and returns true if it answered. It is called from several goroutines.
-	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
-
-	mu    sync.Mutex
-	count map[string]int
-}
-
-func (a *agent) seen(method string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.count[method]
-}
-
-// onMethod makes do answer one method instead of the agent.
-func onMethod(name string, do func(w http.ResponseWriter, r *http.Request, id json.RawMessage)) func(string,
-	http.ResponseWriter, *http.Request, json.RawMessage) bool {
-	return func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		if method == name {
-			do(w, r, id)
-		}
-		return method == name
-	}
-}
-
-func reply(w http.ResponseWriter, id json.RawMessage, result string) {
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
-}
-
-// writeStatus answers with an HTTP status, a body and headers, given as alternating names and values.
-func writeStatus(w http.ResponseWriter, code int, body string, header ...string) {
-	for i := 0; i+1 < len(header); i += 2 {
-		w.Header().Set(header[i], header[i+1])
-	}
-	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body)
-}
-
-func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		ID     json.RawMessage
-		Method string
-	}
-	if r.Method == http.MethodPost {
-		_ = json.NewDecoder(r.Body).Decode(&req)
-	} else {
-		req.Method = r.Method
-	}
-	a.mu.Lock()
-	if a.count == nil {
-		a.count = map[string]int{}
-	}
-	a.count[req.Method]++
-	a.mu.Unlock()
-	if a.on != nil && a.on(req.Method, w, r, req.ID) {
-		return
-	}
-	switch req.Method {
-	case "initialize":
-		if a.session != "" {
-			w.Header().Set("Mcp-Session-Id", a.session)
-		}
-		reply(w, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"by-hand","version":"0"}}`)
-	case "tools/list":
-		reply(w, req.ID, a.tools)
-	case "tools/call":
-		reply(w, req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
-	case "server/discover":
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, req.ID)
-	default:
-		w.WriteHeader(http.StatusAccepted)
-	}
-}
-
-func callOnce(t *testing.T, h http.Handler, adapt ...func(*Config)) (Answer, *CallError) {
+// callOnce serves an agent and calls a tool of it.
+func callOnce(t testing.TB, h http.Handler, adapt ...func(*Config)) (Answer, error) {
 	t.Helper()
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	p := newPool(t, adapt...)
-	a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
-	var e *CallError
-	if err != nil && !errors.As(err, &e) {
-		t.Fatalf("%T is no *CallError: %v", err, err)
-	}
-	if e != nil {
-		t.Log(e)
-	}
-	return a, e
+	ctx, p, ep := dial(t, h, adapt...)
+	return p.Call(ctx, ep, Request{Tool: "x"})
 }
 
 // TestQuotedIDs calls agents behind a gateway that turns the numeric ids of requests into strings. The official clients
@@ -214,10 +103,8 @@ func TestQuotedIDs(t *testing.T) {
 				r.Body = io.NopCloser(bytes.NewReader(numeric.ReplaceAll(body, []byte(`"id":"$1"`))))
 				h.ServeHTTP(w, r)
 			}))
-			a, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: name, URL: srv.URL}, Request{Tool: feedbackTool})
-			if err != nil || a.Text != "ok" {
-				t.Errorf("%+v, %v", a, err)
-			}
+			a := mustCall(t, newPool(t), Endpoint{Transport: name, URL: srv.URL}, Request{Tool: feedbackTool})
+			heraldtest.Equal(t, "the text", a.Text, "ok")
 		})
 	}
 }
@@ -236,7 +123,7 @@ func TestAcceptedForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, e := callOnce(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a, err := callOnce(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				plain := httptest.NewRecorder()
 				(&agent{}).ServeHTTP(plain, r)
 				if plain.Code == http.StatusOK {
@@ -246,149 +133,130 @@ func TestAcceptedForms(t *testing.T) {
 					w.WriteHeader(plain.Code)
 				}
 			}))
-			if e != nil || a.Text != "ok" {
-				t.Errorf("%+v", a)
-			}
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, "the text", a.Text, "ok")
 		})
 	}
 }
 
 func TestMisbehavingAgents(t *testing.T) {
 	t.Parallel()
-	onCall := func(f func(w http.ResponseWriter, r *http.Request, id json.RawMessage)) *agent {
-		return &agent{on: onMethod("tools/call", f)}
-	}
-	status := func(code int, body string, header ...string) *agent {
-		return onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			writeStatus(w, code, body, header...)
-		})
-	}
-	hijack := func(w http.ResponseWriter, f func(c net.Conn)) {
-		c, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		f(c)
-		_ = c.Close()
-	}
-	events := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
-		return onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			f(w, id)
-		})
-	}
-	tests := []struct {
-		name   string
-		agent  *agent
-		answer string // Text of a successful answer
-		want   CallError
-		as     any
-	}{
-		{name: "events", agent: events(func(w http.ResponseWriter, id json.RawMessage) {
-			fmt.Fprintf(w, ": hello\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\ndata: \"result\":{\"content\":[{\"type\":\"text\",\"text\":\"streamed\"}]}}\n\n", id)
-		}), answer: "streamed"},
-		{name: "structured without content", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			reply(w, id, `{"structuredContent":{"a":1}}`)
-		}), answer: `{"a":1}`},
-		{name: "503 with Retry-After", agent: status(503, "busy", "Retry-After", "15"), want: CallError{Status: 503, RetryAfter: 15 * time.Second, Written: true}},
-		{name: "429 with JSON", agent: status(429, `{"error":{"message":"slow down"}}`, "Retry-After", "3", "Content-Type", "application/json"), want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}},
-		{name: "429 with JSON of another kind", agent: status(429, `{"detail":"slow"}`, "Retry-After", "3"), want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}},
-		{name: "500 with empty JSON", agent: status(500, `{}`, "Content-Type", "application/json"), want: CallError{Status: 500, Written: true}},
-		{name: "500 with a result", agent: status(500, `{"jsonrpc":"2.0","id":3,"result":{"content":[]}}`), want: CallError{Status: 500, Written: true}},
-		{name: "502 without body", agent: status(502, ``), want: CallError{Status: 502, Written: true}},
-		{name: "400 with code", agent: status(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}`), want: CallError{Status: 400, Code: -32602, Written: true}},
-		{name: "401", agent: status(401, ``, "WWW-Authenticate", `Bearer resource_metadata="http://127.0.0.1:1/x"`), want: CallError{Status: 401, Written: true}},
-		{name: "404 without session", agent: status(404, ``), want: CallError{Status: 404, Written: true}},
-		{name: "JSON-RPC error", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32099,"message":"own\u0000code"}}`, id)
-		}), want: CallError{Code: -32099, Written: true}},
-		{name: "JSON-RPC error of a request that was not parsed", agent: status(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}`, "Content-Type", "application/json"), want: CallError{Code: -32700, Written: true}},
-		{name: "JSON-RPC error without id, in a batch", agent: status(200, `[{"jsonrpc":"2.0","error":{"code":-32600,"message":"no"}}]`, "Content-Type", "application/json"), want: CallError{Code: -32600, Written: true}},
-		{name: "result without id", agent: status(200, `{"jsonrpc":"2.0","id":null,"result":{"content":[]}}`, "Content-Type", "application/json"), want: CallError{Written: true}},
-		{name: "HTML", agent: status(200, `<html>`, "Content-Type", "text/html"), want: CallError{Written: true}, as: new(*BadAnswerError)},
-		{name: "not JSON", agent: status(200, `{"jsonrpc":`, "Content-Type", "application/json"), want: CallError{Written: true}},
-		{name: "no result", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s}`, id)
-		}), want: CallError{Written: true}, as: new(*BadAnswerError)},
-		{name: "another request's id", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			reply(w, json.RawMessage(`"other"`), `{"content":[]}`)
-		}), want: CallError{Written: true}, as: new(*BadAnswerError)},
-		{name: "event of many lines", agent: events(func(w http.ResponseWriter, _ json.RawMessage) {
-			_, _ = io.WriteString(w, strings.Repeat("data: x\n", 10000)+"\n")
-		}), want: CallError{Written: true}, as: new(*TooLargeError)},
-		{name: "events end early", agent: events(func(w http.ResponseWriter, _ json.RawMessage) { _, _ = io.WriteString(w, ": bye\n\n") }), want: CallError{Written: true}},
-		{name: "reset after reading", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			hijack(w, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) })
-		}), want: CallError{Written: true}},
-		{name: "half an answer", agent: onCall(func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			hijack(w, func(c net.Conn) {
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"jsonrpc\"")
-			})
-		}), want: CallError{Written: true}},
-		{name: "wants input", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			reply(w, id, `{"resultType":"input_required","inputRequests":{}}`)
-		}), want: CallError{Written: true}, as: new(*InputRequiredError)},
-		{name: "202 without answer", agent: status(202, ``), want: CallError{Written: true}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			a, e := callOnce(t, tt.agent)
-			if tt.answer != "" {
-				if e != nil || a.Text != tt.answer {
-					t.Fatalf("got %+v, %v", a, e)
-				}
+	hijack := func(f func(c net.Conn)) func(*request) {
+		return func(q *request) {
+			c, _, err := q.w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
 				return
 			}
-			if e == nil {
-				t.Fatalf("no error: %+v", a)
+			f(c)
+			_ = c.Close()
+		}
+	}
+	json200 := func(body string) func(*request) { return statuses(200, body, "Content-Type", "application/json") }
+	for _, tt := range []struct {
+		name   string
+		answer func(*request) // to tools/call
+		text   string         // of a successful answer
+		want   CallError      // Stage and Written are always the same
+		cause  any
+	}{
+		{name: "events", text: "streamed", answer: func(q *request) {
+			q.events(": hello\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\ndata: \"result\":{\"content\":[{\"type\":\"text\",\"text\":\"streamed\"}]}}\n\n", q.id)
+		}},
+		{name: "structured without content", text: `{"a":1}`, answer: results(`{"structuredContent":{"a":1}}`)},
+		{name: "503 with Retry-After", answer: statuses(503, "busy", "Retry-After", "15"), want: CallError{Status: 503, RetryAfter: 15 * time.Second}},
+		{name: "429 with JSON", answer: statuses(429, `{"error":{"message":"slow down"}}`, "Retry-After", "3", "Content-Type", "application/json"), want: CallError{Status: 429, RetryAfter: 3 * time.Second}},
+		{name: "429 with JSON of another kind", answer: statuses(429, `{"detail":"slow"}`, "Retry-After", "3"), want: CallError{Status: 429, RetryAfter: 3 * time.Second}},
+		{name: "500 with empty JSON", answer: statuses(500, `{}`, "Content-Type", "application/json"), want: CallError{Status: 500}},
+		{name: "500 with a result", answer: statuses(500, `{"jsonrpc":"2.0","id":3,"result":{"content":[]}}`), want: CallError{Status: 500}},
+		{name: "502 without body", answer: statuses(502, ``), want: CallError{Status: 502}},
+		{name: "400 with code", answer: statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}`), want: CallError{Status: 400, Code: -32602}},
+		{name: "401", answer: statuses(401, ``, "WWW-Authenticate", `Bearer resource_metadata="http://127.0.0.1:1/x"`), want: CallError{Status: 401}},
+		{name: "404 without session", answer: statuses(404, ``), want: CallError{Status: 404}},
+		{name: "JSON-RPC error", answer: func(q *request) { q.respond(200, `"error":{"code":-32099,"message":"own\u0000code"}`) }, want: CallError{Code: -32099}},
+		{name: "JSON-RPC error of a request that was not parsed", answer: json200(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}`), want: CallError{Code: -32700}},
+		{name: "JSON-RPC error without id, in a batch", answer: json200(`[{"jsonrpc":"2.0","error":{"code":-32600,"message":"no"}}]`), want: CallError{Code: -32600}},
+		{name: "result without id", answer: json200(`{"jsonrpc":"2.0","id":null,"result":{"content":[]}}`)},
+		{name: "HTML", answer: statuses(200, `<html>`, "Content-Type", "text/html"), cause: new(*BadAnswerError)},
+		{name: "not JSON", answer: json200(`{"jsonrpc":`)},
+		{name: "no result", answer: func(q *request) {
+			q.status(200, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s}`, q.id), "Content-Type", "application/json")
+		}, cause: new(*BadAnswerError)},
+		{name: "another request's id", answer: json200(`{"jsonrpc":"2.0","id":"other","result":{"content":[]}}`), cause: new(*BadAnswerError)},
+		{name: "event of many lines", answer: func(q *request) { q.events("%s\n", strings.Repeat("data: x\n", 10000)) }, cause: new(*TooLargeError)},
+		{name: "events end early", answer: func(q *request) { q.events(": bye\n\n") }},
+		{name: "reset after reading", answer: hijack(func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) })},
+		{name: "half an answer", answer: hijack(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"jsonrpc\"")
+		})},
+		{name: "wants input", answer: results(`{"resultType":"input_required","inputRequests":{}}`), cause: new(*InputRequiredError)},
+		{name: "202 without answer", answer: statuses(202, ``)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			agent := &agent{on: answers{"tools/call": tt.answer}}
+			a, err := callOnce(t, agent)
+			heraldtest.Equal(t, "tools/call requests", agent.seen("tools/call"), 1)
+			if tt.text != "" {
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the text", a.Text, tt.text)
+				return
 			}
-			tt.want.Stage = StageCall
-			expectFailure(t, "the call", e, tt.want)
-			if tt.as != nil && !errors.As(e, tt.as) {
-				t.Errorf("%T: %v", e.Err, e.Err)
-			}
-			heraldtest.Equal(t, "tools/call requests", tt.agent.seen("tools/call"), 1)
+			t.Log(err)
+			tt.want.Stage, tt.want.Written = StageCall, true
+			expectFailure(t, "the call", err, tt.want, tt.cause)
 		})
 	}
 }
 
+// TestDeadline checks that a call ends with its deadline, at whatever point the agent falls silent. A handshake has a
+// shorter one.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	hang := func(on string, ctx *deadline) *agent {
-		return &agent{on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			if method == on {
-				if on == "tools/call" {
-					ctx.pass()
+	for name, tt := range map[string]struct {
+		method string
+		do     func(*request)
+		want   CallError
+	}{
+		"call":        {"tools/call", (*request).hang, CallError{Stage: StageCall, Written: true, Timeout: true}},
+		"initialize":  {"initialize", (*request).hang, CallError{Stage: StageOpen, Timeout: true}},
+		"silent body": {"tools/call", func(q *request) { q.status(200, "", "Content-Type", "application/json"); q.flush(); q.hang() }, CallError{Stage: StageCall, Written: true, Timeout: true}},
+		"comments for ever": {"tools/call", func(q *request) {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				q.events(": alive\n\n")
+				q.flush()
+				select {
+				case <-tick.C:
+				case <-q.r.Context().Done():
+					return
 				}
-				<-r.Context().Done()
 			}
-			return method == on
-		}}
-	}
-	for on, want := range map[string]CallError{
-		"tools/call": {Stage: StageCall, Written: true, Timeout: true},
-		"initialize": {Stage: StageOpen, Timeout: true},
+		}, CallError{Stage: StageCall, Written: true, Timeout: true}},
 	} {
-		t.Run(on, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := newDeadline(t)
-			srv := httptest.NewServer(hang(on, ctx))
-			defer srv.Close()
-			p := newPool(t, func(c *Config) {
-				if on == "initialize" { // initialize does not wait for the call's deadline
+			begin := make(chan time.Time, 1)
+			_, p, ep := dial(t, &agent{on: answers{tt.method: func(q *request) {
+				if tt.method == "initialize" { // it does not wait for the call's deadline
+					begin <- time.Now()
+				} else { // when it passes, the answer has usually begun; the checks below do not depend on it
+					late := time.AfterFunc(300*time.Millisecond, func() { begin <- time.Now(); ctx.pass() })
+					defer late.Stop()
+				}
+				tt.do(q)
+			}}}, func(c *Config) {
+				if tt.method == "initialize" {
 					c.OpenTimeout = 300 * time.Millisecond
 				}
 			})
-			start := time.Now()
-			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-			if took := time.Since(start); took > 20*time.Second {
-				t.Errorf("took %s", took)
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
+			expectFailure(t, "the call", err, tt.want, context.DeadlineExceeded)
+			if took := time.Since(heraldtest.Receive(t, "the deadline", begin)); took > 8*time.Second {
+				t.Errorf("returned %s after its deadline", took)
 			}
-			expectFailure(t, "the call", err, want, context.DeadlineExceeded)
 		})
 	}
 }
@@ -441,31 +309,16 @@ func callDeadAgent(t *testing.T) (failure *CallError) {
 
 func TestSessionGone(t *testing.T) {
 	t.Parallel()
-	for name, refuse := range map[string]func(w http.ResponseWriter){
-		"404": func(w http.ResponseWriter) { w.WriteHeader(404) },
-		"400": func(w http.ResponseWriter) {
-			w.WriteHeader(400)
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
-		},
+	for name, refuse := range map[string]func(*request){
+		"404": statuses(404, ""),
+		"400": statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var current atomic.Int32 // sessions up to this number are unknown
-			var given atomic.Int32
-			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-				if method == "initialize" {
-					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
-					return false
-				}
-				if r.Header.Get("Mcp-Session-Id") == fmt.Sprint(current.Load()) {
-					refuse(w)
-					return true
-				}
-				return false
-			}}
+			a, lost := forgetful(refuse)
 			ctx, p, ep := dial(t, a)
 			for want := range 3 {
-				current.Store(int32(want)) // in the first round (0) no session is forgotten
+				lost.Store(int32(want)) // in the first round (0) no session is forgotten
 				answer, err := p.Call(ctx, ep, Request{Tool: "x"})
 				if err != nil || answer.Text != "ok" {
 					t.Fatalf("after %d: %v", want, err)
@@ -474,12 +327,11 @@ func TestSessionGone(t *testing.T) {
 			heraldtest.Equal(t, "initialize requests", a.seen("initialize"), 3)
 
 			// A server that does not know any session gets exactly one retry.
-			a2 := &agent{session: "s", on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-				refuse(w)
-			})}
-			_, e := callOnce(t, a2)
-			if e == nil || !errors.Is(e, ErrSessionGone) || e.Written || a2.seen("tools/call") != 2 {
-				t.Errorf("%v after %d calls", e, a2.seen("tools/call"))
+			a, lost = forgetful(refuse)
+			lost.Store(100)
+			_, err := callOnce(t, a)
+			if e, ok := errors.AsType[*CallError](err); !ok || !errors.Is(e, ErrSessionGone) || e.Written || a.seen("tools/call") != 2 {
+				t.Errorf("%v after %d calls", err, a.seen("tools/call"))
 			}
 		})
 	}
@@ -491,35 +343,24 @@ func FuzzHTTPAnswer(f *testing.F) {
 	f.Add([]byte("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n"), true, 200)
 	f.Add([]byte("id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"ping\"}\n\n"), true, 200)
 	f.Add([]byte(`{"error":"text"}`), false, 500)
-	type answer struct {
-		body   []byte
-		events bool
-		status int
-	}
-	var next atomic.Pointer[answer]
-	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method != "tools/call" {
-			return r.Method == http.MethodGet
-		}
-		a := next.Load()
-		w.Header().Set("Content-Type", "application/json")
-		if a.events {
-			w.Header().Set("Content-Type", "text/event-stream")
-		}
-		w.WriteHeader(a.status)
-		_, _ = w.Write(a.body)
-		return true
+	var next atomic.Pointer[func(*request)]
+	_, p, ep := dial(f, &agent{on: answers{
+		"tools/call":   func(q *request) { (*next.Load())(q) },
+		http.MethodGet: func(*request) {},
 	}})
-	f.Cleanup(srv.Close)
-	p := newPool(f)
 	f.Fuzz(func(t *testing.T, body []byte, events bool, status int) {
 		if status < 200 || status > 599 {
 			status = 200
 		}
-		next.Store(&answer{body, events, status})
+		kind := "application/json"
+		if events {
+			kind = "text/event-stream"
+		}
+		answer := statuses(status, string(body), "Content-Type", kind)
+		next.Store(&answer)
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
-		_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
 		if err != nil && !errors.As(err, new(*CallError)) {
 			t.Fatalf("%T: %v", err, err)
 		}

@@ -1,11 +1,8 @@
 package mcpcall
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,31 +12,47 @@ import (
 
 func TestToolsPagesAndFreshness(t *testing.T) {
 	t.Parallel()
+	for _, older := range []bool{false, true} {
+		t.Run(fmt.Sprint("older transport ", older), func(t *testing.T) {
+			t.Parallel()
+			testListing(t, older)
+		})
+	}
+}
+
+func TestListRefused(t *testing.T) {
+	t.Parallel()
+	for name, tools := range map[string]string{"no list": `{"tools":"none"}`, "no object": `[1]`} {
+		ctx, p, ep := dial(t, &agent{tools: tools})
+		_, err := p.Tools(ctx, ep, false)
+		expectFailure(t, name, err, CallError{Stage: StageList}, new(*BadAnswerError))
+	}
+}
+
+func testListing(t *testing.T, older bool) {
 	var pages, version atomic.Int32
 	var endless atomic.Bool
-	a := &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "tools/list":
+	on := answers{
+		"tools/list": func(q *request) {
 			n := pages.Add(1)
 			if endless.Load() {
-				reply(w, id, fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"c%d"}`, n, n))
-				return true
+				q.result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"c%d"}`, n, n))
+				return
 			}
-			reply(w, id, fmt.Sprintf(`{"tools":[{"name":"v%d","inputSchema":{"type":"object","not":{}}}]}`, version.Load()))
-			return true
-		case "tools/call":
-			w.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[]}}\n\n", id)
-			return true
-		}
-		return false
-	}}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
+			q.result(fmt.Sprintf(`{"tools":[{"name":"v%d","inputSchema":{"type":"object","not":{}}}]}`, version.Load()))
+		},
+		"tools/call": func(q *request) {
+			const changed = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n"
+			if older {
+				q.stream.say(changed)
+				q.pass()
+				return
+			}
+			q.events(changed+"data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[]}}\n\n", q.id)
+		}}
+	h := map[bool]http.Handler{false: &agent{on: on}, true: &streamAgent{on: on}}[older]
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, func(c *Config) { c.RelistAfter, c.Clock = time.Second, now.Now })
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, h, func(c *Config) { c.RelistAfter, c.Clock = time.Second, now.Now })
 	expect := func(what string, fresh bool, name string, listings int32) {
 		t.Helper()
 		set, err := p.Tools(ctx, ep, fresh)
@@ -71,32 +84,13 @@ func TestLongCursor(t *testing.T) {
 	t.Parallel()
 	for length, want := range map[int]int{maxCursor: maxListPages, maxCursor + 1: 1} {
 		var pages atomic.Int32
-		ctx, p, ep := dial(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if method != "tools/list" {
-				return false
-			}
+		ctx, p, ep := dial(t, &agent{on: answers{"tools/list": func(q *request) {
 			n := pages.Add(1)
-			reply(w, id, fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"%0*d"}`, n, length, n))
-			return true
-		}})
+			q.result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{}}],"nextCursor":"%0*d"}`, n, length, n))
+		}}})
 		set, err := p.Tools(ctx, ep, false)
 		if err != nil || !set.Cut || len(set.Tools) != want || int(pages.Load()) != want {
 			t.Errorf("cursors of %d bytes: %d tools of %d pages, cut %v, %v", length, len(set.Tools), pages.Load(), set.Cut, err)
 		}
-	}
-}
-
-func TestListRefused(t *testing.T) {
-	t.Parallel()
-	for name, tools := range map[string]string{"no list": `{"tools":"none"}`, "no object": `[1]`} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ctx, p, ep := dial(t, &agent{tools: tools})
-			_, err := p.Tools(ctx, ep, false)
-			var bad *BadAnswerError
-			if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageList || !errors.As(err, &bad) {
-				t.Errorf("got %#v", err)
-			}
-		})
 	}
 }

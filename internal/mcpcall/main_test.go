@@ -53,20 +53,8 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 // dial serves an agent, and returns a pool, the agent's endpoint and a context of 30 s for calls to it.
 func dial(t testing.TB, h http.Handler, adapt ...func(*Config)) (context.Context, *Pool, Endpoint) {
 	t.Helper()
-	srv := serve(t, h)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	if _, older := h.(*streamAgent); older {
-		ep = streamOf(srv)
-	}
+	ep := at(t, h)
 	return heraldtest.Within(t, 30*time.Second), newPool(t, adapt...), ep
-}
-
-// callHinted calls a tool of an agent whose registration states a version of the protocol.
-func callHinted(t testing.TB, h http.Handler, hint string) (Answer, error) {
-	t.Helper()
-	ctx, p, ep := dial(t, h)
-	ep.ProtocolHint = hint
-	return p.Call(ctx, ep, Request{Tool: "x"})
 }
 
 // mustCall calls a tool within 30 s and ends the test if the call fails.
@@ -88,7 +76,7 @@ func startCall(ctx context.Context, p *Pool, ep Endpoint) <-chan error {
 }
 
 // expectFailure reports that err is no *CallError with the values of want (which has no Challenge and Err), or that it
-// lacks a cause: a text, or an error that it wraps.
+// lacks a cause: a text, an error that it wraps, or the target of errors.As.
 func expectFailure(t testing.TB, what string, err error, want CallError, causes ...any) {
 	t.Helper()
 	e, ok := errors.AsType[*CallError](err)
@@ -98,7 +86,17 @@ func expectFailure(t testing.TB, what string, err error, want CallError, causes 
 	got := *e
 	got.Challenge, got.Err = nil, nil
 	heraldtest.Equal(t, fmt.Sprintf("%s: %v", what, err), got, want)
-	heraldtest.Fails(t, what, err, causes...)
+	for _, cause := range causes {
+		switch cause.(type) {
+		case nil:
+		case string, error:
+			heraldtest.Fails(t, what, err, cause)
+		default:
+			if !errors.As(err, cause) {
+				t.Errorf("%s: %v is no %T", what, err, cause)
+			}
+		}
+	}
 }
 
 // mustList lists the tools, within 30 s, and ends the test if that fails.
@@ -141,4 +139,12 @@ func must[T any](v T, err error) T {
 		panic(fmt.Sprintf("%T: %v", err, err))
 	}
 	return v
+}
+
+// callHinted calls a tool of an agent whose registration states a version of the protocol.
+func callHinted(t testing.TB, h http.Handler, hint string) (Answer, error) {
+	t.Helper()
+	ctx, p, ep := dial(t, h)
+	ep.ProtocolHint = hint
+	return p.Call(ctx, ep, Request{Tool: "x"})
 }

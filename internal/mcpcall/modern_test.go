@@ -4,10 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,25 +21,20 @@ func TestHeaderMismatch(t *testing.T) {
 	header.Store("Region")
 	var refusals atomic.Int32
 	var always atomic.Bool
-	a := modern(func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "tools/list":
-			reply(w, id, fmt.Sprintf(`{"tools":[{"name":"x","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"%s"}}}},
+	a := modern(answers{
+		"tools/list": func(q *request) {
+			q.result(fmt.Sprintf(`{"tools":[{"name":"x","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"%s"}}}},
 				{"name":"odd","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"not a header\r\n"}}}},
 				{"name":"unreadable","inputSchema":7,"annotations":7}],"resultType":"complete"}`, header.Load()))
-			return true
-		case "tools/call":
-			if r.Header.Get("Mcp-Param-"+header.Load().(string)) == "eu" && !always.Load() {
-				return false
+		},
+		"tools/call": func(q *request) {
+			if q.r.Header.Get("Mcp-Param-"+header.Load().(string)) == "eu" && !always.Load() {
+				q.pass()
+				return
 			}
 			refusals.Add(1)
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"header missing"}}`, id, mcp.HEADER_MISMATCH)
-			return true
-		}
-		return false
-	})
+			q.refuse(http.StatusBadRequest, mcp.HEADER_MISMATCH, "header missing")
+		}})
 	ctx, p, ep := dial(t, a, func(c *Config) { c.RelistAfter = time.Hour })
 	ep.ProtocolHint = modernVersion
 	call := func(what string, listings, refused int32) {
@@ -82,15 +74,13 @@ func TestSupportedAfterAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var a *agent
-			a = modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method != "server/discover" || a.seen(method) > 1 {
-					return false
+			a = modern(answers{"server/discover": func(q *request) {
+				if a.seen(q.method) > 1 {
+					q.pass()
+					return
 				}
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(http.StatusBadRequest)
-				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"which one","data":{"supported":%s}}}`, id, tt.supported)
-				return true
-			})
+				q.respond(http.StatusBadRequest, `"error":{"code":-32022,"message":"which one","data":{"supported":`+tt.supported+`}}`)
+			}})
 			answer, err := callHinted(t, a, modernVersion)
 			if err != nil || answer.Protocol != tt.protocol || a.seen("server/discover") != tt.discovers {
 				t.Errorf("got %+v, %v after %d", answer, err, a.seen("server/discover"))
@@ -121,51 +111,34 @@ func TestDecline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var mu sync.Mutex
-			var params []string
-			a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				mu.Lock()
-				n := len(params)
-				mu.Unlock()
-				if method == "tools/call" && (n == 1 || name == "endless question") {
-					reply(w, id, tt.first)
-					return true
-				}
-				return false
-			})
-			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				raw, _ := io.ReadAll(r.Body)
-				var m struct {
-					Method string
-					Params map[string]json.RawMessage
-				}
-				if json.Unmarshal(raw, &m) == nil && m.Method == "tools/call" {
-					for name := range m.Params {
-						if name != "inputResponses" && name != "requestState" {
-							delete(m.Params, name)
-						}
+			params := make(chan string, 4) // of the calls
+			calls := 0
+			answer, err := callHinted(t, modern(answers{"tools/call": func(q *request) {
+				members := map[string]json.RawMessage{}
+				_ = json.Unmarshal(q.params, &members)
+				for name := range members {
+					if name != "inputResponses" && name != "requestState" {
+						delete(members, name)
 					}
-					mu.Lock()
-					params = append(params, string(must(json.Marshal(m.Params))))
-					mu.Unlock()
 				}
-				r.Body = io.NopCloser(strings.NewReader(string(raw)))
-				a.ServeHTTP(w, r)
-			}))
-			p := newPool(t)
-			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
-			want := []string{"{}"}
+				params <- string(must(json.Marshal(members)))
+				if calls++; calls == 1 || name == "endless question" {
+					q.result(tt.first)
+					return
+				}
+				q.pass()
+			}}), modernVersion)
+			heraldtest.Equal(t, "the first call", <-params, "{}")
 			if tt.second != "" {
-				want = append(want, tt.second)
+				heraldtest.Equal(t, "the second call", heraldtest.Receive(t, "a second call", params), tt.second)
 			}
-			if got, wanted := strings.Join(params, "\n"), strings.Join(want, "\n"); got != wanted {
-				t.Errorf("sent\n%s\nwant\n%s", got, wanted)
+			heraldtest.Equal(t, "more calls", len(params), 0)
+			if tt.ends != "" {
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the text", answer.Text, tt.ends)
+				return
 			}
-			var input *InputRequiredError
-			switch {
-			case tt.ends != "" && (err != nil || answer.Text != tt.ends):
-				t.Errorf("got %+v, %v", answer, err)
-			case tt.ends == "" && (!errors.As(err, &input) || input.Later != tt.later):
+			if input, ok := errors.AsType[*InputRequiredError](err); !ok || input.Later != tt.later {
 				t.Errorf("got %+v, %v", answer, err)
 			}
 		})
@@ -179,24 +152,20 @@ func TestProcessedCallIsNotRepeated(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			var calls atomic.Int32
-			a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method != "tools/call" {
-					return false
-				}
-				switch calls.Add(1) {
+			var a *agent
+			a = modern(answers{"tools/call": func(q *request) {
+				switch a.seen(q.method) {
 				case 1:
-					reply(w, id, `{"resultType":"input_required","inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"sure?"}}},"requestState":"s"}`)
-					return true
+					q.result(`{"resultType":"input_required","inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"sure?"}}},"requestState":"s"}`)
 				case 2:
-					writeStatus(w, status, "no such state")
-					return true
+					q.status(status, "no such state")
+				default:
+					q.pass()
 				}
-				return false
-			})
+			}})
 			_, err := callHinted(t, a, modernVersion)
-			if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || calls.Load() != 2 {
-				t.Errorf("%d calls: %+v", calls.Load(), err)
+			if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || a.seen("tools/call") != 2 {
+				t.Errorf("%d calls: %+v", a.seen("tools/call"), err)
 			}
 		})
 	}

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,24 +52,13 @@ func TestOneClientPerCredential(t *testing.T) {
 // TestSharedWhileReplaced checks that concurrent callers continue while their sessions end.
 func TestSharedWhileReplaced(t *testing.T) {
 	t.Parallel()
-	var session, forgotten atomic.Int64
-	a := &agent{}
-	a.on = func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		switch method {
-		case "initialize":
-			w.Header().Set("Mcp-Session-Id", fmt.Sprint(session.Add(1)))
-		case "tools/call":
-			var id int64
-			_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &id)
-			if n := a.seen("tools/call"); n%100 == 0 {
-				forgotten.Store(session.Load())
-			}
-			if id <= forgotten.Load() {
-				w.WriteHeader(http.StatusNotFound)
-				return true
-			}
+	a, lost := forgetful(statuses(http.StatusNotFound, ""))
+	call := a.on["tools/call"]
+	a.on["tools/call"] = func(q *request) {
+		if a.seen(q.method)%100 == 0 {
+			lost.Store(int32(a.seen("initialize")))
 		}
-		return false
+		call(q)
 	}
 	ctx, p, ep := dial(t, a)
 	var good, gone atomic.Int64
@@ -92,53 +79,40 @@ func TestSharedWhileReplaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if good.Load() < 320 || session.Load() < 2 { // on a busy machine, many calls lose two sessions in succession
-		t.Errorf("%d good, %d gone, %d sessions", good.Load(), gone.Load(), session.Load())
+	if sessions := a.seen("initialize"); good.Load() < 320 || sessions < 2 { // on a busy machine, many calls lose two sessions in succession
+		t.Errorf("%d good, %d gone, %d sessions", good.Load(), gone.Load(), sessions)
 	}
 }
 
 func TestIdleAndBounded(t *testing.T) {
 	t.Parallel()
-	inCall, release := make(chan struct{}), make(chan struct{})
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			inCall <- struct{}{}
-			<-release
-		}
-		return false
-	}}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
+	answer, inCall, release := blocking()
+	a := &agent{session: "s", tools: `{"tools":[]}`, on: answers{"tools/call": answer}}
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, func(c *Config) { c.MaxClients, c.Clock = 2, now.Now })
-	ctx := heraldtest.Within(t, 30*time.Second)
-	at := func(path string) Endpoint { return Endpoint{Transport: TransportHTTP, URL: srv.URL + path} }
+	ctx, p, ep := dial(t, a, func(c *Config) { c.MaxClients, c.Clock = 2, now.Now })
+	path := func(path string) Endpoint { return Endpoint{Transport: TransportHTTP, URL: ep.URL + path} }
 	held := func() int { p.mu.Lock(); defer p.mu.Unlock(); return len(p.slots) }
 
-	a.tools = `{"tools":[]}`
-	for _, path := range []string{"/1", "/2", "/3"} {
+	for _, name := range []string{"/1", "/2", "/3"} {
 		now.Advance(time.Second)
-		mustList(t, p, at(path))
+		mustList(t, p, path(name))
 	}
 	heraldtest.Equal(t, "clients", held(), 2)
 	heraldtest.Await(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
 
-	done := make(chan error)
-	for _, path := range []string{"/2", "/3"} {
-		go func() {
-			_, err := p.Call(ctx, at(path), Request{Tool: "x"})
-			done <- err
-		}()
+	var done []<-chan error
+	for _, name := range []string{"/2", "/3"} {
+		done = append(done, startCall(ctx, p, path(name)))
 		<-inCall
 	}
-	_, err := p.Tools(ctx, at("/4"), false)
+	_, err := p.Tools(ctx, path("/4"), false)
 	heraldtest.Fails(t, "all in use", err, ErrBusy)
 	now.Advance(time.Hour)
 	p.closeIdle()
 	heraldtest.Equal(t, "clients, of which none is idle", held(), 2)
 	close(release)
-	for range 2 {
-		heraldtest.Must(t, <-done)
+	for _, call := range done {
+		heraldtest.Must(t, <-call)
 	}
 	p.closeIdle()
 	heraldtest.Equal(t, "idle clients kept", held(), 0)
@@ -147,35 +121,16 @@ func TestIdleAndBounded(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	inCall := make(chan struct{}, 2)
-	a := &agent{on: onMethod("tools/call", func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-		inCall <- struct{}{}
-		<-r.Context().Done()
-	})}
-	_, p, ep := dial(t, a)
+	_, p, ep := dial(t, &agent{on: answers{"tools/call": (*request).hang}})
+	cmd := command("plain")
 	done := make(chan error, 2)
-	for _, ep := range []Endpoint{ep, command("plain")} {
+	for ep, tool := range map[*Endpoint]string{&ep: "x", &cmd: "hang"} {
 		go func() {
-			req := Request{Tool: "x"}
-			if ep.Transport == TransportStdio {
-				req.Tool = "hang"
-			}
-			_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, req)
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), *ep, Request{Tool: tool})
 			done <- err
 		}()
 	}
-	<-inCall
-	heraldtest.Await(t, "both are in a call", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		n := 0
-		for _, s := range p.slots {
-			if s.conn != nil {
-				n += s.conn.inflight
-			}
-		}
-		return n == 2
-	})
+	heraldtest.Await(t, "both are in a call", func() bool { return p.inFlight(ep)+p.inFlight(cmd) == 2 })
 	ctx := heraldtest.Within(t, 50*time.Millisecond)
 	start := time.Now()
 	heraldtest.Fails(t, "Close", p.Close(ctx), context.DeadlineExceeded)

@@ -2,7 +2,6 @@ package mcpcall
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,29 +23,23 @@ import (
 
 func TestListedEndpoints(t *testing.T) {
 	t.Parallel()
-	srv := serve(t, &agent{})
-	strict := must(netguard.New(netguard.Config{}))
-	p := newPool(t, func(c *Config) { c.Guard, c.StdioCommands = strict, nil })
-	ctx := heraldtest.Within(t, 30*time.Second)
-	var blocked *netguard.BlockedError
-	web, cmd := Endpoint{Transport: TransportHTTP, URL: srv.URL}, command("plain")
-	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
-		t.Errorf("a stranger's loopback address: %v", err)
+	ctx, p, web := dial(t, &agent{}, func(c *Config) { c.Guard, c.StdioCommands = must(netguard.New(netguard.Config{})), nil })
+	refused := func(what string, ep Endpoint, as any) {
+		t.Helper()
+		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); !errors.As(err, as) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
-	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); !errors.As(err, new(*TransportRefusedError)) {
-		t.Errorf("a stranger's command: %v", err)
-	}
+	cmd := command("plain")
+	refused("a stranger's loopback address", web, new(*netguard.BlockedError))
+	refused("a stranger's command", cmd, new(*TransportRefusedError))
 	web.Listed, cmd.Listed = true, true
 	mustCall(t, p, web, Request{Tool: "x"})
 	mustCall(t, p, cmd, Request{Tool: "pid"})
 	web.Listed = false // an unlisted endpoint must not share the listed one's client
-	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
-		t.Errorf("a stranger's loopback address, once listed: %v", err)
-	}
+	refused("a stranger's loopback address, once listed", web, new(*netguard.BlockedError))
 	for _, url := range []string{"http://169.254.169.254/mcp", "http://[fd00:ec2::254]/mcp", "http://100.100.100.200/mcp"} {
-		if _, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: url, Listed: true}, Request{Tool: "x"}); !errors.As(err, &blocked) {
-			t.Errorf("%s: %v", url, err)
-		}
+		refused(url, Endpoint{Transport: TransportHTTP, URL: url, Listed: true}, new(*netguard.BlockedError))
 	}
 }
 
@@ -103,46 +96,35 @@ func (p *Pool) has(ep Endpoint) bool {
 	return s != nil && s.conn != nil
 }
 
+// TestHealth checks that clients are given up that no longer answer a check, and no others.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	var sick atomic.Bool
+	// whenSick is an answer that replaces the usual one as soon as the agent is sick.
+	whenSick := func(usual, do func(*request)) func(*request) {
+		return func(q *request) {
+			if sick.Load() {
+				do(q)
+				return
+			}
+			usual(q)
+		}
+	}
+	pass := func(q *request) { q.pass() }
 	// An HTTP agent that forgets its session, an agent that hangs, and an agent without a session, which needs no
 	// check.
-	forgets := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method == "ping" && sick.Load() {
-			w.WriteHeader(http.StatusNotFound)
-			return true
-		}
-		if method == "ping" {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what is a ping"}}`, id)
-		}
-		return method == "ping"
-	}}
-	hangs := &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
-		if sick.Load() {
-			<-r.Context().Done()
-		}
-		reply(w, id, `{}`)
-	})}
-	busy := &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	})}
+	forgets := &agent{session: "s", on: answers{"ping": whenSick(func(q *request) { q.refuse(200, -32601, "what is a ping") }, statuses(404, ""))}}
+	hangs := &agent{session: "s", on: answers{"ping": whenSick(results(`{}`), func(q *request) { q.hang(); q.result(`{}`) })}}
+	busy := &agent{session: "s", on: answers{"ping": statuses(http.StatusServiceUnavailable, "")}}
 	stateless := &agent{}
-	stream := &streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if (method == "ping" || method == "tools/list") && sick.Load() {
-			w.WriteHeader(http.StatusAccepted)
-			return true
-		}
-		return false
-	}}
+	silent := whenSick(pass, statuses(http.StatusAccepted, ""))
+	stream := &streamAgent{on: answers{"ping": silent, "tools/list": silent}}
 	now := heraldtest.NewClock(time.Now())
 	settings := func(c *Config) {
 		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 30*time.Second
 	}
 	// Those that fall ill have a pool of their own, which gives them up soon. The others have all the time that they need.
 	ill, well := newPool(t, settings), newPool(t, settings)
-	web := func(h http.Handler) Endpoint { return Endpoint{Transport: TransportHTTP, URL: serve(t, h).URL} }
 	dir := t.TempDir()
 	stopped := command("plain:" + dir)
 	modernCommand := command("plain")
@@ -152,8 +134,8 @@ func TestHealth(t *testing.T) {
 		Endpoint
 	}
 	all := map[string]client{
-		"forgets": {ill, web(forgets)}, "hangs": {ill, web(hangs)}, "stream": {ill, streamOf(serve(t, stream))}, "stopped command": {ill, stopped},
-		"busy": {well, web(busy)}, "stateless": {well, web(stateless)}, "modern command": {well, modernCommand},
+		"forgets": {ill, at(t, forgets)}, "hangs": {ill, at(t, hangs)}, "stream": {ill, at(t, stream)}, "stopped command": {ill, stopped},
+		"busy": {well, at(t, busy)}, "stateless": {well, at(t, stateless)}, "modern command": {well, modernCommand},
 	}
 	ctx := heraldtest.Within(t, 60*time.Second)
 	callAll := func(when string) {
@@ -216,14 +198,8 @@ func TestHealth(t *testing.T) {
 
 func TestDrop(t *testing.T) {
 	t.Parallel()
-	inCall, release := make(chan struct{}), make(chan struct{})
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			inCall <- struct{}{}
-			<-release
-		}
-		return false
-	}}
+	answer, inCall, release := blocking()
+	a := &agent{session: "s", on: answers{"tools/call": answer}}
 	ctx, p, ep := dial(t, a)
 	p.Drop(ep) // has no effect: no call has opened a client
 	done := startCall(ctx, p, ep)
@@ -238,14 +214,8 @@ func TestDrop(t *testing.T) {
 // TestDropWhileOpening checks that a client that is dropped while it is being opened is closed afterwards.
 func TestDropWhileOpening(t *testing.T) {
 	t.Parallel()
-	opening, release := make(chan struct{}, 8), make(chan struct{})
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "initialize" {
-			opening <- struct{}{}
-			<-release
-		}
-		return false
-	}}
+	answer, opening, release := blocking()
+	a := &agent{session: "s", on: answers{"initialize": answer}}
 	ctx, p, ep := dial(t, a)
 	done := startCall(ctx, p, ep)
 	<-opening

@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"maps"
@@ -91,20 +90,14 @@ func TestSigned(t *testing.T) {
 	t.Parallel()
 	stateful := server.NewStreamableHTTPServer(realTools(), server.WithStateful(true))
 	var resumedID atomic.Value
-	resumed := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		switch method {
-		case "tools/call": // the answer's stream breaks off and is resumed
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
-			resumedID.Store(string(id))
-		case http.MethodGet:
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "id: 2\ndata: {\"jsonrpc\":\"2.0\",\"id\":"+resumedID.Load().(string)+",\"result\":{\"content\":[]}}\n\n")
-		default:
-			return false
-		}
-		return true
-	}}
+	resumed := &agent{session: "s", on: answers{
+		"tools/call": func(q *request) { // the answer's stream breaks off and is resumed
+			q.events("id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
+			resumedID.Store(string(q.id))
+		},
+		http.MethodGet: func(q *request) {
+			q.events("id: 2\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[]}}\n\n", resumedID.Load())
+		}}}
 	for name, tt := range map[string]struct {
 		agent    http.Handler
 		endpoint Endpoint

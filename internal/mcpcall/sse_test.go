@@ -1,12 +1,8 @@
 package mcpcall
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,168 +13,6 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 )
-
-// serve runs h until the end of the test. Then it closes open streams, because nothing else ends them.
-func serve(t testing.TB, h http.Handler) *httptest.Server {
-	t.Helper()
-	srv := httptest.NewServer(h)
-	t.Cleanup(func() {
-		srv.CloseClientConnections()
-		srv.Close()
-	})
-	return srv
-}
-
-// streamAgent is a minimal HTTP+SSE server that can misbehave.
-type streamAgent struct {
-	endpoint string // data of the endpoint event; default /post?s=N
-	// get is called first for each new stream and returns true if it answered.
-	get func(w http.ResponseWriter, r *http.Request) bool
-	// post is called first for each message and returns true if it answered the POST.
-	post func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
-
-	mu      sync.Mutex
-	streams []*openStream
-	count   map[string]int
-}
-
-// onPost makes do answer the POSTs of one method instead of the agent.
-func onPost(name string, do func(s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage)) func(string,
-	*openStream, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-	return func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		if method == name {
-			do(s, w, r, id)
-		}
-		return method == name
-	}
-}
-
-// openStream is the stream of one GET.
-type openStream struct {
-	out  chan string
-	end  chan struct{}
-	once sync.Once
-}
-
-func (s *openStream) close() { s.once.Do(func() { close(s.end) }) }
-
-// say writes to the stream.
-func (s *openStream) say(format string, args ...any) {
-	select {
-	case s.out <- fmt.Sprintf(format, args...):
-	case <-s.end:
-	}
-}
-
-func (s *openStream) result(id json.RawMessage, result string) {
-	s.say("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id, result)
-}
-
-func (a *streamAgent) seen(what string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.count[what]
-}
-
-func (a *streamAgent) note(what string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.count == nil {
-		a.count = map[string]int{}
-	}
-	a.count[what]++
-}
-
-// endAll ends every stream, as an agent does when it restarts.
-func (a *streamAgent) endAll() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, s := range a.streams {
-		s.close()
-	}
-}
-
-func (a *streamAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet {
-		a.note("GET")
-		if a.get == nil || !a.get(w, r) {
-			a.stream(w, r)
-		}
-		return
-	}
-	var req struct {
-		ID     json.RawMessage
-		Method string
-	}
-	_ = json.NewDecoder(r.Body).Decode(&req)
-	a.note(req.Method)
-	var n int
-	_, _ = fmt.Sscan(r.URL.Query().Get("s"), &n)
-	a.mu.Lock()
-	var s *openStream
-	if n >= 0 && n < len(a.streams) {
-		s = a.streams[n]
-	}
-	a.mu.Unlock()
-	if s == nil || isClosed(s.end) {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
-	if a.post != nil && a.post(req.Method, s, w, r, req.ID) {
-		return
-	}
-	w.WriteHeader(http.StatusAccepted)
-	_, _ = io.WriteString(w, "Accepted")
-	switch req.Method {
-	case "initialize":
-		s.result(req.ID, `{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"by-hand","version":"0"}}`)
-	case "tools/list":
-		s.result(req.ID, `{"tools":[{"name":"x","inputSchema":{"type":"object"}}]}`)
-	case "tools/call":
-		s.result(req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
-	case "ping":
-		s.result(req.ID, `{}`)
-	}
-}
-
-func (a *streamAgent) stream(w http.ResponseWriter, r *http.Request) {
-	s := &openStream{out: make(chan string, 16), end: make(chan struct{})}
-	a.mu.Lock()
-	n := len(a.streams)
-	a.streams = append(a.streams, s)
-	a.mu.Unlock()
-	defer s.close()
-	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	target := a.endpoint
-	if target == "" {
-		target = fmt.Sprintf("/post?s=%d", n)
-	}
-	fmt.Fprintf(w, ": welcome\n\nevent: endpoint\ndata: %s\n\n", target)
-	for {
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case text := <-s.out:
-			_, _ = io.WriteString(w, text)
-		case <-s.end:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func streamOf(srv *httptest.Server) Endpoint {
-	return Endpoint{Transport: TransportSSE, URL: srv.URL + "/sse"}
-}
 
 func TestRealServerOverSSE(t *testing.T) {
 	t.Parallel()
@@ -215,131 +49,102 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
 	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
-	status := func(code int, header ...string) func(w http.ResponseWriter, r *http.Request) bool {
-		return func(w http.ResponseWriter, _ *http.Request) bool {
-			writeStatus(w, code, "said no", header...)
-			return true
-		}
-	}
-	begins := func(text string) func(w http.ResponseWriter, r *http.Request) bool {
-		return func(w http.ResponseWriter, r *http.Request) bool {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, text)
-			return true
-		}
-	}
+	begins := func(text string) func(*request) { return func(q *request) { q.events("%s", text) } }
 	for name, tt := range map[string]struct {
-		agent *streamAgent
-		want  CallError
-		as    any
+		get      func(*request)
+		endpoint string
+		want     CallError
+		cause    any
 	}{
-		"401":                 {agent: &streamAgent{get: status(401)}, want: CallError{Status: 401}},
-		"404":                 {agent: &streamAgent{get: status(404)}, want: CallError{Status: 404}},
-		"429":                 {agent: &streamAgent{get: status(429, "Retry-After", "7")}, want: CallError{Status: 429, RetryAfter: 7 * time.Second}},
-		"503":                 {agent: &streamAgent{get: status(503, "Retry-After", "9")}, want: CallError{Status: 503, RetryAfter: 9 * time.Second}},
-		"307":                 {agent: &streamAgent{get: status(307, "Location", other.URL)}, want: CallError{Status: 307}},
-		"301":                 {agent: &streamAgent{get: status(301, "Location", other.URL)}, want: CallError{Status: 301}},
-		"no stream":           {agent: &streamAgent{get: status(200, "Content-Type", "text/html")}, as: new(*BadAnswerError)},
-		"another origin":      {agent: &streamAgent{endpoint: other.URL + "/post"}, as: new(*BadAnswerError)},
-		"ends at once":        {agent: &streamAgent{get: begins("")}, as: new(*BadAnswerError)},
-		"ends in the event":   {agent: &streamAgent{get: begins("event: endpoint\ndata: /post")}, as: new(*BadAnswerError)},
-		"endless first event": {agent: &streamAgent{get: begins("event: endpoint\ndata: /" + strings.Repeat("x", 3<<20))}, as: new(*TooLargeError)},
-		"endless comments":    {agent: &streamAgent{get: begins(strings.Repeat(": "+strings.Repeat("x", 100)+"\n\n", 40_000))}, as: new(*BadAnswerError)},
+		"401":                 {get: statuses(401, "said no"), want: CallError{Status: 401}},
+		"404":                 {get: statuses(404, "said no"), want: CallError{Status: 404}},
+		"429":                 {get: statuses(429, "said no", "Retry-After", "7"), want: CallError{Status: 429, RetryAfter: 7 * time.Second}},
+		"503":                 {get: statuses(503, "said no", "Retry-After", "9"), want: CallError{Status: 503, RetryAfter: 9 * time.Second}},
+		"307":                 {get: statuses(307, "", "Location", other.URL), want: CallError{Status: 307}},
+		"301":                 {get: statuses(301, "", "Location", other.URL), want: CallError{Status: 301}},
+		"no stream":           {get: statuses(200, "said no", "Content-Type", "text/html"), cause: new(*BadAnswerError)},
+		"another origin":      {endpoint: other.URL + "/post", cause: new(*BadAnswerError)},
+		"ends at once":        {get: begins(""), cause: new(*BadAnswerError)},
+		"ends in the event":   {get: begins("event: endpoint\ndata: /post"), cause: new(*BadAnswerError)},
+		"endless first event": {get: begins("event: endpoint\ndata: /" + strings.Repeat("x", 3<<20)), cause: new(*TooLargeError)},
+		"endless comments":    {get: begins(strings.Repeat(": "+strings.Repeat("x", 100)+"\n\n", 40_000)), cause: new(*BadAnswerError)},
+		"silent":              {get: func(q *request) { q.events(""); q.flush(); q.hang() }, want: CallError{Timeout: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, p, ep := dial(t, tt.agent)
-			_, err := p.Call(ctx, ep, Request{Tool: "x"})
-			tt.want.Stage = StageOpen
-			expectFailure(t, "the call", err, tt.want)
-			if tt.as != nil && !errors.As(err, tt.as) {
-				t.Errorf("%#v", err)
+			a := &streamAgent{endpoint: tt.endpoint}
+			if tt.get != nil {
+				a.on = answers{http.MethodGet: tt.get}
 			}
+			_, err := callOnce(t, a, func(c *Config) {
+				if tt.want.Timeout {
+					c.OpenTimeout = 200 * time.Millisecond
+				}
+			})
+			tt.want.Stage = StageOpen
+			expectFailure(t, "the call", err, tt.want, tt.cause)
 			heraldtest.Equal(t, "requests to the other host", elsewhere.Load(), 0)
 		})
 	}
-	t.Run("silent", func(t *testing.T) {
-		t.Parallel()
-		ctx, p, ep := dial(t, &streamAgent{get: func(w http.ResponseWriter, r *http.Request) bool {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-			return true
-		}}, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
-		_, err := p.Call(ctx, ep, Request{Tool: "x"})
-		expectFailure(t, "the call", err, CallError{Stage: StageOpen, Timeout: true})
-	})
 }
 
 func TestStreamsThatMisbehave(t *testing.T) {
 	t.Parallel()
-	onCall := func(f func(s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage)) *streamAgent {
-		return &streamAgent{post: onPost("tools/call", f)}
+	says := func(text string) func(*request) { // ID stands for the call's id
+		return func(q *request) {
+			q.w.WriteHeader(202)
+			q.stream.say("%s", strings.ReplaceAll(text, "ID", string(q.id)))
+		}
 	}
-	says := func(text string) *streamAgent { // ID stands for the call's id
-		return onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("%s", strings.ReplaceAll(text, "ID", string(id)))
-		})
-	}
-	status := func(code int, header ...string) *streamAgent {
-		return onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			writeStatus(w, code, "", header...)
-		})
-	}
-	answer := `{"content":[{"type":"text","text":"ok"}]}`
+	unknown := CallError{Written: true}
 	for name, tt := range map[string]struct {
-		agent *streamAgent
+		call  func(*request)
 		good  bool
 		want  CallError
-		as    any
+		cause any
 		calls int // 0 means 1
 	}{
-		"the stream ends in a call": {want: CallError{Written: true}, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(202)
-			s.close()
-		})},
-		"the stream ends before the POST is answered": {want: CallError{Written: true}, agent: onCall(func(s *openStream, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-			s.close()
-			<-r.Context().Done()
-		})},
-		"the POST is never answered, the call is": {good: true, agent: onCall(func(s *openStream, _ http.ResponseWriter, r *http.Request, id json.RawMessage) {
-			s.result(id, answer)
-			<-r.Context().Done()
-		})},
-		"asks under our number": {good: true, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"method\":\"ping\"}\n\n", id)
-			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"other\",\"result\":{}}\n\ndata: not JSON\n\ndata: [1]\n\n")
-			s.result(id, answer)
-		})},
+		"the stream ends in a call": {want: unknown, call: func(q *request) {
+			q.w.WriteHeader(202)
+			q.stream.close()
+		}},
+		"the stream ends before the POST is answered": {want: unknown, call: func(q *request) {
+			q.stream.close()
+			q.hang()
+		}},
+		"the POST is never answered, the call is": {good: true, call: func(q *request) {
+			q.stream.result(q.id, okResult)
+			q.hang()
+		}},
+		"asks under our number": {good: true, call: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"method\":\"ping\"}\n\n" +
+			"data: {\"jsonrpc\":\"2.0\",\"id\":\"other\",\"result\":{}}\n\ndata: not JSON\n\ndata: [1]\n\n" +
+			"data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":" + okResult + "}\n\n")},
 		"another event moves the endpoint": {good: true,
-			agent: says("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":" + answer + "}\n\n")},
-		"endless event":       {want: CallError{Written: true}, as: new(*TooLargeError), agent: says("data: " + strings.Repeat("x", 3<<20))},
-		"event of many lines": {want: CallError{Written: true}, as: new(*TooLargeError), agent: says(strings.Repeat("data: x\n", 1<<18))},
-		"notifications without end": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(202)
+			call: says("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":" + okResult + "}\n\n")},
+		"endless event":       {want: unknown, cause: new(*TooLargeError), call: says("data: " + strings.Repeat("x", 3<<20))},
+		"event of many lines": {want: unknown, cause: new(*TooLargeError), call: says(strings.Repeat("data: x\n", 1<<18))},
+		"notifications without end": {want: unknown, cause: new(*BadAnswerError), call: func(q *request) {
+			q.w.WriteHeader(202)
 			for range 6 << 10 {
-				s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"%s\"}\n\n", strings.Repeat("x", 1000))
+				q.stream.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"%s\"}\n\n", strings.Repeat("x", 1000))
 			}
-		})},
-		"429":                      {want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}, agent: status(429, "Retry-After", "3")},
-		"500":                      {want: CallError{Status: 500, Written: true}, agent: status(500)},
-		"redirect":                 {want: CallError{Status: 308, Written: true}, agent: status(308, "Location", "http://127.0.0.1:1/")},
-		"no such session, ever":    {want: CallError{}, calls: 2, agent: status(404)},
-		"neither result nor error": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID}\n\n")},
-		"JSON-RPC error": {want: CallError{Code: -32050, Written: true},
-			agent: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32050,\"message\":\"own\"}}\n\n")},
+		}},
+		"429":                      {want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}, call: statuses(429, "", "Retry-After", "3")},
+		"500":                      {want: CallError{Status: 500, Written: true}, call: statuses(500, "")},
+		"redirect":                 {want: CallError{Status: 308, Written: true}, call: statuses(308, "", "Location", "http://127.0.0.1:1/")},
+		"no such session, ever":    {calls: 2, call: statuses(404, "")},
+		"neither result nor error": {want: unknown, cause: new(*BadAnswerError), call: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID}\n\n")},
+		"JSON-RPC error":           {want: CallError{Code: -32050, Written: true}, call: func(q *request) { q.refuse(200, -32050, "own") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, p, ep := dial(t, tt.agent)
+			agent := &streamAgent{on: answers{"tools/call": tt.call}}
 			begin := time.Now()
-			a, err := p.Call(ctx, ep, Request{Tool: "x"})
+			a, err := callOnce(t, agent)
 			if took := time.Since(begin); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
-			heraldtest.Equal(t, "tools/call requests", tt.agent.seen("tools/call"), max(tt.calls, 1))
+			heraldtest.Equal(t, "tools/call requests", agent.seen("tools/call"), max(tt.calls, 1))
 			if tt.good {
 				heraldtest.Must(t, err)
 				heraldtest.Equal(t, "the text", a.Text, "ok")
@@ -347,10 +152,7 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			}
 			t.Log(err)
 			tt.want.Stage = StageCall
-			expectFailure(t, "the call", err, tt.want)
-			if tt.as != nil && !errors.As(err, tt.as) {
-				t.Errorf("%#v", err)
-			}
+			expectFailure(t, "the call", err, tt.want, tt.cause)
 		})
 	}
 }
@@ -360,19 +162,16 @@ func TestStreamsThatMisbehave(t *testing.T) {
 func TestPingFlood(t *testing.T) {
 	t.Parallel()
 	now := heraldtest.NewClock(time.Unix(1e9, 0))
-	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.WriteHeader(http.StatusAccepted)
+	a := &streamAgent{on: answers{"tools/call": func(q *request) {
 		for i := range 100 {
 			asked := []string{"ping", "roots/list"}[i%2]
-			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"own-%d\",\"method\":\"%s\"}\n\n", i, asked)
+			q.stream.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"own-%d\",\"method\":\"%s\"}\n\n", i, asked)
 		}
-		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-	})}
-	p := newPool(t, func(c *Config) { c.Clock = now.Now })
-	srv := serve(t, a)
-	ctx := heraldtest.Within(t, 30*time.Second)
+		q.pass()
+	}}}
+	ctx, p, ep := dial(t, a, func(c *Config) { c.Clock = now.Now })
 	for second := 1; second <= 2; second++ {
-		if answer, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil || answer.Text != "ok" {
+		if answer, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil || answer.Text != "ok" {
 			t.Fatalf("second %d: %+v, %v", second, answer, err)
 		}
 		// The result arrived after all requests, so only answers already in transit are still sent.
@@ -388,23 +187,20 @@ func TestStreamLost(t *testing.T) {
 	t.Parallel()
 	inCall := make(chan struct{}, 16)
 	var hang atomic.Bool
-	a := &streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method != "tools/call" || !hang.Load() {
-			return false
+	a := &streamAgent{on: answers{"tools/call": func(q *request) {
+		if !hang.Load() {
+			q.pass()
+			return
 		}
-		w.WriteHeader(http.StatusAccepted)
+		q.w.WriteHeader(http.StatusAccepted)
 		inCall <- struct{}{}
-		return true
-	}}
+	}}}
 	ctx, p, ep := dial(t, a)
 	mustCall(t, p, ep, Request{Tool: "x"})
 	hang.Store(true)
-	done := make(chan error, 16)
+	var done []<-chan error
 	for range 16 {
-		go func() {
-			_, err := p.Call(ctx, ep, Request{Tool: "x"})
-			done <- err
-		}()
+		done = append(done, startCall(ctx, p, ep))
 	}
 	for range 16 {
 		<-inCall
@@ -412,11 +208,8 @@ func TestStreamLost(t *testing.T) {
 	hang.Store(false)
 	begin := time.Now()
 	a.endAll()
-	for range 16 {
-		var e *CallError
-		if err := <-done; !errors.As(err, &e) || !e.Written || e.Timeout {
-			t.Errorf("lost in a call: %v", err)
-		}
+	for _, call := range done {
+		expectFailure(t, "lost in a call", <-call, CallError{Stage: StageCall, Written: true})
 	}
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("noticed after %s", took)
@@ -429,35 +222,13 @@ func TestStreamLost(t *testing.T) {
 	heraldtest.Equal(t, "streams", a.seen("GET"), 3)
 }
 
-func TestStreamSaysThatToolsChanged(t *testing.T) {
-	t.Parallel()
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method == "tools/call" {
-			w.WriteHeader(http.StatusAccepted)
-			s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
-			s.result(id, `{"content":[]}`)
-		}
-		return method == "tools/call"
-	}}
-	ctx, p, ep := dial(t, a)
-	for want := 1; want <= 2; want++ {
-		if _, err := p.Tools(ctx, ep, false); err != nil || a.seen("tools/list") != want {
-			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)
-		}
-		mustCall(t, p, ep, Request{Tool: "x"})
-	}
-}
-
 // TestManyValuesInPostURL: each value in the address of requests is masked like a session id, which costs a search of
 // every answer. An agent cannot make one answer occupy the processor for seconds by naming hundreds of values.
 func TestManyValuesInPostURL(t *testing.T) {
 	t.Parallel()
-	for values, want := range map[int]string{8: "", 9: "names an address with more than 8 parameters"} {
-		p := newPool(t)
-		address := "/post?s=0" + strings.Repeat("&a=0123456789abcdef", values-1)
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, &streamAgent{endpoint: address})), Request{Tool: "x"})
-		if text := fmt.Sprint(err); (want == "") != (err == nil) || !strings.Contains(text, want) {
-			t.Errorf("%d values: %v", values, err)
-		}
-	}
+	address := "/post?s=0" + strings.Repeat("&a=0123456789abcdef", 7)
+	_, err := callOnce(t, &streamAgent{endpoint: address})
+	heraldtest.Must(t, err)
+	_, err = callOnce(t, &streamAgent{endpoint: address + "&a=0123456789abcdef"})
+	heraldtest.Fails(t, "9 values", err, "names an address with more than 8 parameters")
 }

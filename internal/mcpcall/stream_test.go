@@ -1,7 +1,6 @@
 package mcpcall
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,20 +24,13 @@ import (
 func TestResumeRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404, 405} {
-		a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			switch method {
-			case "tools/call":
-				w.Header().Set("Content-Type", "text/event-stream")
-				_, _ = io.WriteString(w, "id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
-			case http.MethodGet:
-				w.WriteHeader(status)
-			default:
-				return false
-			}
-			return true
-		}}
-		_, e := callOnce(t, a)
-		if e == nil || !e.Written || e.Timeout || e.Stage != StageCall || errors.Is(e, ErrSessionGone) {
+		a := &agent{session: "s", on: answers{
+			"tools/call": func(q *request) {
+				q.events("id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
+			},
+			http.MethodGet: statuses(status, "")}}
+		_, err := callOnce(t, a)
+		if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || e.Timeout || e.Stage != StageCall || errors.Is(e, ErrSessionGone) {
 			t.Errorf("%d: %+v", status, e)
 		}
 		if n := a.seen("tools/call"); n != 1 || a.seen(http.MethodGet) != 1 {
@@ -51,12 +43,11 @@ func TestResumeRefused(t *testing.T) {
 // session.
 func TestAlwaysBadRequest(t *testing.T) {
 	t.Parallel()
-	a := &agent{session: "s", on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-		http.Error(w, "too many arguments", http.StatusBadRequest)
-	})}
-	_, e := callOnce(t, a)
-	if e == nil || e.Status != 400 || !e.Written || errors.Is(e, ErrSessionGone) || !strings.Contains(e.Error(), "too many arguments") || a.seen("tools/call") != 2 {
-		t.Errorf("%+v after %d calls", e, a.seen("tools/call"))
+	a := &agent{session: "s", on: answers{"tools/call": statuses(http.StatusBadRequest, "too many arguments")}}
+	_, err := callOnce(t, a)
+	expectFailure(t, "the call", err, CallError{Stage: StageCall, Status: 400, Written: true}, "too many arguments")
+	if errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 2 {
+		t.Errorf("%v after %d calls", err, a.seen("tools/call"))
 	}
 }
 
@@ -65,44 +56,40 @@ func TestAlwaysBadRequest(t *testing.T) {
 // credentials are at fault.
 func TestUnauthorizedSession(t *testing.T) {
 	t.Parallel()
+	refuse := statuses(401, "Unauthorized: Session not found", "WWW-Authenticate", `Bearer error="invalid_token"`)
 	for name, tt := range map[string]struct {
-		known      func(session int32) bool // sessions that the restarted agent knows
-		initialize int                      // status of initialize after the restart; 0: a new session
-		want       *CallError
+		lost       int32 // sessions up to this one are unknown to the restarted agent
+		initialize bool  // the restarted agent refuses new sessions
+		want       CallError
 		calls      int
 	}{
-		"new session":         {known: func(s int32) bool { return s == 2 }, calls: 3},
-		"call refused":        {known: func(int32) bool { return false }, want: &CallError{Stage: StageCall, Status: 401, Written: true}, calls: 3},
-		"new session refused": {known: func(int32) bool { return false }, initialize: 401, want: &CallError{Stage: StageOpen, Status: 401}, calls: 2},
+		"new session":         {lost: 1, calls: 3},
+		"call refused":        {lost: 100, want: CallError{Stage: StageCall, Status: 401, Written: true}, calls: 3},
+		"new session refused": {lost: 100, initialize: true, want: CallError{Stage: StageOpen, Status: 401}, calls: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var given atomic.Int32
-			var restarted atomic.Bool
-			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				var session int32
-				_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &session)
-				switch {
-				case method == "initialize" && restarted.Load() && tt.initialize != 0, method == "tools/call" && restarted.Load() && !tt.known(session):
-					writeStatus(w, 401, "Unauthorized: Session not found", "WWW-Authenticate", `Bearer error="invalid_token"`)
-					return true
-				case method == "initialize":
-					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
+			a, lost := forgetful(refuse)
+			open := a.on["initialize"]
+			a.on["initialize"] = func(q *request) {
+				if tt.initialize && lost.Load() > 0 {
+					refuse(q)
+					return
 				}
-				return false
-			}}
+				open(q)
+			}
 			ctx, p, ep := dial(t, a)
 			mustCall(t, p, ep, Request{Tool: "x"})
-			restarted.Store(true)
+			lost.Store(tt.lost)
 			answer, err := p.Call(ctx, ep, Request{Tool: "x"})
 			heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), tt.calls)
-			if tt.want == nil {
+			if tt.want.Status == 0 {
 				heraldtest.Must(t, err)
 				heraldtest.Equal(t, "the text", answer.Text, "ok")
 				return
 			}
-			e, ok := errors.AsType[*CallError](err)
-			if !ok || e.Stage != tt.want.Stage || e.Status != 401 || e.Written != tt.want.Written || len(e.Challenge) != 1 || errors.Is(err, ErrSessionGone) {
+			expectFailure(t, "the call", err, tt.want)
+			if e, _ := errors.AsType[*CallError](err); len(e.Challenge) != 1 || errors.Is(err, ErrSessionGone) {
 				t.Errorf("got %#v", err)
 			}
 		})
@@ -113,29 +100,14 @@ func TestUnauthorizedSession(t *testing.T) {
 // is made in a new session. An agent that always fails gets one new session a minute.
 func TestSessionLostWithoutWord(t *testing.T) {
 	t.Parallel()
-	for name, refuse := range map[string]func(w http.ResponseWriter, id json.RawMessage){
-		"500": func(w http.ResponseWriter, _ json.RawMessage) { writeStatus(w, 500, "TypeError: undefined") },
-		"503": func(w http.ResponseWriter, _ json.RawMessage) { writeStatus(w, 503, "no such session") },
-		"JSON-RPC error": func(w http.ResponseWriter, id json.RawMessage) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`, id)
-		},
+	for name, refuse := range map[string]func(*request){
+		"500":            statuses(500, "TypeError: undefined"),
+		"503":            statuses(503, "no such session"),
+		"JSON-RPC error": func(q *request) { q.refuse(200, -32001, "Session not found") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var given, lost atomic.Int32 // sessions up to lost are unknown
-			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-				var session int32
-				_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &session)
-				switch {
-				case method == "initialize":
-					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
-				case method == "tools/call" && session <= lost.Load():
-					refuse(w, id)
-					return true
-				}
-				return false
-			}}
+			a, lost := forgetful(refuse)
 			now := heraldtest.NewClock(time.Now())
 			ctx, p, ep := dial(t, a, patient(now))
 			call := func() error {
@@ -152,11 +124,9 @@ func TestSessionLostWithoutWord(t *testing.T) {
 			lost.Store(100)
 			now.Advance(2 * time.Minute)
 			for range 5 {
-				if call() == nil {
-					t.Error("no error")
-				}
+				heraldtest.Fails(t, "an unknown session", call())
 			}
-			heraldtest.Equal(t, "sessions", given.Load(), 3)
+			heraldtest.Equal(t, "sessions", a.seen("initialize"), 3)
 		})
 	}
 }
@@ -166,12 +136,7 @@ func TestSessionLostWithoutWord(t *testing.T) {
 func TestStreamRefusesInitialize(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404} {
-		a := &streamAgent{post: func(_ string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			w.WriteHeader(status)
-			return true
-		}}
-		p := newPool(t)
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+		_, err := callOnce(t, &streamAgent{on: answers{"": statuses(status, "")}})
 		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
 			t.Errorf("%d: %v", status, err)
 		}
@@ -186,16 +151,15 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 			returned := make(chan struct{})
-			a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-				s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+			a := &streamAgent{on: answers{"tools/call": func(q *request) {
+				q.stream.result(q.id, okResult)
 				select { // it is to arrive first
 				case <-returned:
 				case <-time.After(3 * time.Second):
 				}
-				w.WriteHeader(status)
-			})}
-			p := newPool(t)
-			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+				q.w.WriteHeader(status)
+			}}}
+			answer, err := callOnce(t, a)
 			close(returned)
 			if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
 				t.Errorf("got %+v, %v after %d calls", answer, err, a.seen("tools/call"))
@@ -209,22 +173,17 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 func TestPostKeptOpen(t *testing.T) {
 	t.Parallel()
 	returned, cut := make(chan struct{}), make(chan bool, 1)
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		if method != "tools/call" {
-			return false
-		}
-		w.WriteHeader(http.StatusAccepted)
-		_ = http.NewResponseController(w).Flush()
-		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+	answer, err := callOnce(t, &streamAgent{on: answers{"tools/call": func(q *request) {
+		q.w.WriteHeader(http.StatusAccepted)
+		q.flush()
+		q.stream.result(q.id, okResult)
 		select {
 		case <-returned:
 			cut <- false
-		case <-r.Context().Done():
+		case <-q.r.Context().Done():
 			cut <- true
 		}
-		return true
-	}}
-	answer, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+	}}})
 	close(returned)
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "the text", answer.Text, "ok")
@@ -237,15 +196,11 @@ func TestPostKeptOpen(t *testing.T) {
 // initialize, provided that it opens its stream fast.
 func TestSlowOlderTransport(t *testing.T) {
 	t.Parallel()
-	a := &streamAgent{post: func(method string, _ *openStream, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "initialize" {
-			<-time.After(2500 * time.Millisecond)
-		}
-		return false
-	}}
-	ep := streamOf(serve(t, a))
+	_, p, ep := dial(t, &streamAgent{on: answers{"initialize": func(q *request) {
+		<-time.After(2500 * time.Millisecond)
+		q.pass()
+	}}}, func(c *Config) { c.ProbeTimeout = 2 * time.Second })
 	ep.Transport = TransportHTTP
-	p := newPool(t, func(c *Config) { c.ProbeTimeout = 2 * time.Second })
 	mustCall(t, p, ep, Request{Tool: "x"})
 }
 
@@ -253,14 +208,12 @@ func TestSlowOlderTransport(t *testing.T) {
 func TestBusyStream(t *testing.T) {
 	t.Parallel()
 	note := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\"" + strings.Repeat("x", 30_000) + "\"}\n\n"
-	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.WriteHeader(http.StatusAccepted)
-		s.say("%s", note)
-		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-	})}
+	a := &streamAgent{on: answers{"tools/call": func(q *request) {
+		q.stream.say("%s", note)
+		q.pass()
+	}}}
 	now := heraldtest.NewClock(time.Now())
-	p := newPool(t, patient(now)) // the clock does not move: all calls are within one minute
-	ep := streamOf(serve(t, a))
+	_, p, ep := dial(t, a, patient(now)) // the clock does not move: all calls are within one minute
 	for range 100 {
 		mustCall(t, p, ep, Request{Tool: "x"})
 	}
@@ -271,12 +224,12 @@ func TestBusyStream(t *testing.T) {
 // unknown length.
 func TestStreamSharesConnections(t *testing.T) {
 	t.Parallel()
-	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-		w.WriteHeader(http.StatusAccepted)
-		_ = http.NewResponseController(w).Flush()
-		_, _ = io.WriteString(w, "Accepted")
-		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-	})}
+	a := &streamAgent{on: answers{"tools/call": func(q *request) {
+		q.w.WriteHeader(http.StatusAccepted)
+		q.flush()
+		_, _ = io.WriteString(q.w, "Accepted")
+		q.stream.result(q.id, okResult)
+	}}}
 	var made atomic.Int64
 	srv := httptest.NewUnstartedServer(a)
 	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -302,18 +255,14 @@ func TestStreamSharesConnections(t *testing.T) {
 func TestSessionIsMasked(t *testing.T) {
 	t.Parallel()
 	const session = "0123456789abcdef-session"
-	web := &agent{session: session, on: onMethod("tools/call", func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-		http.Error(w, "Session "+r.Header.Get("Mcp-Session-Id")+" is broken", 500)
-	})}
-	stream := &streamAgent{endpoint: "/post?s=0&sessionId=" + session, post: onPost("tools/call", func(_ *openStream, w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
-		http.Error(w, "Session "+r.URL.Query().Get("sessionId")+" is broken", 500)
-	})}
-	p := newPool(t)
-	for _, ep := range []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream))} {
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
-		if err == nil || strings.Contains(err.Error(), session) || !strings.Contains(err.Error(), "is broken") {
-			t.Errorf("%s: %v", ep.Transport, err)
-		}
+	broken := answers{"tools/call": func(q *request) {
+		q.status(500, "Session "+q.r.Header.Get("Mcp-Session-Id")+q.r.URL.Query().Get("sessionId")+" is broken")
+	}}
+	for name, h := range map[string]http.Handler{"web": &agent{session: session, on: broken},
+		"stream": &streamAgent{endpoint: "/post?s=0&sessionId=" + session, on: broken}} {
+		_, err := callOnce(t, h)
+		heraldtest.Fails(t, name, err, "is broken")
+		heraldtest.Lacks(t, name, fmt.Sprint(err), session)
 	}
 }
 
