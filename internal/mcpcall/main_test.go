@@ -17,7 +17,7 @@ import (
 )
 
 // childMode is the environment variable that makes this binary act as an agent's command instead of running tests; see
-// stdio_test.go.
+// child_test.go.
 const childMode = "MCPCALL_TEST_CHILD"
 
 func TestMain(m *testing.M) {

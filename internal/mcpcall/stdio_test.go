@@ -2,13 +2,10 @@ package mcpcall
 
 import (
 	"bufio"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -18,231 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mark3labs/mcp-go/mcp"
-	"github.com/mark3labs/mcp-go/server"
-
-	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// child runs this process as an agent's command that behaves as mode says. Its result is the exit code.
-func child(mode string) int {
-	name, dir, _ := strings.Cut(mode, ":")
-	if dir != "" { // record the pid of the process that was started
-		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())), nil, 0o600)
-	}
-	switch name {
-	case "exit":
-		fmt.Fprintln(os.Stderr, "first line\nno database, token=child-secret")
-		return 3
-	case "forks": // leaves a grandchild that keeps the pipes open
-		sleeper := exec.Command("sleep", "300")
-		sleeper.Stdout, sleeper.Stderr = os.Stdout, os.Stderr
-		if err := sleeper.Start(); err != nil {
-			return 1
-		}
-		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(sleeper.Process.Pid)), nil, 0o600)
-	case "daemons": // starts one process outside its session, and one that also lost its parent
-		script := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
-		left := exec.Command("sleep", "300")
-		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		pid, err := script.Output()
-		if err = errors.Join(err, left.Start()); err != nil {
-			return 1
-		}
-		for _, pid := range []string{strings.TrimSpace(string(pid)), strconv.Itoa(left.Process.Pid)} {
-			_ = os.WriteFile(filepath.Join(dir, pid), nil, 0o600)
-		}
-	case "pool": // a worker with such a command, which runs until it is killed
-		guard, err := netguard.New(netguard.Config{})
-		if err != nil {
-			return 1
-		}
-		p, err := NewPool(Config{Guard: guard, StdioCommands: [][]string{{os.Args[0]}}, Supervised: true})
-		if err != nil {
-			return 1
-		}
-		if _, err := p.Call(context.Background(), command("daemons:"+filepath.Join(dir, "command")), Request{Tool: "pid"}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		fmt.Println("called")
-		hang()
-	case "stubborn":
-		signal.Ignore(syscall.SIGTERM)
-	case "noisy":
-		go func() {
-			for {
-				fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 1000))
-			}
-		}()
-	case "strict": // supports only the old handshake and exits on any other first message
-		in := bufio.NewReader(os.Stdin)
-		first, err := in.ReadString('\n')
-		if err != nil || !strings.Contains(first, `"initialize"`) {
-			return 1
-		}
-		return byHand(in, first)
-	case "mute": // ignores unknown messages
-		in := bufio.NewReader(os.Stdin)
-		for {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return 0
-			}
-			if !strings.Contains(line, "server/discover") {
-				answerLine(line)
-			}
-		}
-	case "simple", "busy": // supports only numeric ids and no ping; busy stays silent after the first call
-		in := bufio.NewReader(os.Stdin)
-		for called := false; ; {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return 0
-			}
-			var req struct{ ID *int32 }
-			if json.Unmarshal([]byte(line), &req) != nil {
-				return 1
-			}
-			called = called || name == "busy" && strings.Contains(line, "tools/call")
-			if !called && !strings.Contains(line, `"ping"`) {
-				answerLine(line)
-			}
-		}
-	case "later": // answers a call when the signal in its folder is given; exits as soon as its input ends
-		in := bufio.NewReader(os.Stdin)
-		for {
-			line, err := in.ReadString('\n')
-			switch {
-			case err != nil:
-				return 0
-			case strings.Contains(line, "tools/call"):
-				go func() {
-					awaitSignal(filepath.Join(dir, "answer"))
-					answerLine(line)
-				}()
-			default:
-				answerLine(line)
-			}
-		}
-	case "farewell": // when its input ends, it sends a request and works for a moment before it exits
-		in := bufio.NewReader(os.Stdin)
-		for {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				fmt.Println(`{"jsonrpc":"2.0","id":"q","method":"ping"}`)
-				<-time.After(300 * time.Millisecond)
-				return exitCode(os.WriteFile(filepath.Join(dir, "done"), nil, 0o600))
-			}
-			answerLine(line)
-		}
-	case "deaf": // stops reading after the handshake
-		in := bufio.NewReaderSize(os.Stdin, 16)
-		for range 2 { // initialize, initialized
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return 1
-			}
-			answerLine(line)
-		}
-		hang()
-	case "endless":
-		in := bufio.NewReader(os.Stdin)
-		for {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return 0
-			}
-			if strings.Contains(line, "tools/call") {
-				for {
-					if _, err := fmt.Print(strings.Repeat("x", 1<<16)); err != nil {
-						return 0
-					}
-				}
-			}
-			answerLine(line)
-		}
-	case "floods": // sends many requests
-		for i := range 5000 {
-			fmt.Printf(`{"jsonrpc":"2.0","id":"q%d","method":"ping"}`+"\n", i)
-		}
-	}
-	s := server.NewMCPServer("child", "1")
-	s.AddTool(mcp.NewToolWithRawSchema("env", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return mcp.NewToolResultText(strings.Join(os.Environ(), "\n")), nil
-	})
-	s.AddTool(mcp.NewToolWithRawSchema("pid", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
-	})
-	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}}}`)),
-		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return mcp.NewToolResultJSON(r.Params.Arguments)
-		})
-	s.AddTool(mcp.NewToolWithRawSchema("slow", "", json.RawMessage(`{"type":"object"}`)), func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		awaitSignal(r.GetString("until", ""))
-		return mcp.NewToolResultText(strconv.Itoa(os.Getpid())), nil
-	})
-	s.AddTool(mcp.NewToolWithRawSchema("die", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		os.Exit(7)
-		return nil, nil
-	})
-	s.AddTool(mcp.NewToolWithRawSchema("hang", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		hang()
-		return nil, nil
-	})
-	if err := server.NewStdioServer(s).Listen(context.Background(), os.Stdin, os.Stdout); err != nil {
-		return 1
-	}
-	if name == "stubborn" {
-		hang() // ignores the end of its input too
-	}
-	return 0
-}
-
-// newSignal creates a named pipe, which a command waits for with awaitSignal. The function that it returns ends the
-// wait.
-func newSignal(t *testing.T, path string) (give func()) {
-	t.Helper()
-	heraldtest.Must(t, syscall.Mkfifo(path, 0o600))
-	return func() {
-		t.Helper()
-		pipe, err := os.OpenFile(path, os.O_RDWR, 0)
-		heraldtest.Must(t, err)
-		t.Cleanup(func() { _ = pipe.Close() })
-	}
-}
-
-// awaitSignal opens the named pipe for reading, which blocks until a writer opens it.
-func awaitSignal(path string) {
-	if pipe, err := os.Open(path); err == nil {
-		_ = pipe.Close()
-	}
-}
-
-func exitCode(err error) int {
-	if err != nil {
-		return 1
-	}
-	return 0
-}
-
-func answerLine(line string) {
-	var req struct{ ID json.RawMessage }
-	if json.Unmarshal([]byte(line), &req) == nil && req.ID != nil {
-		fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"h","version":"0"},"content":[],"tools":[]}}`+"\n", req.ID)
-	}
-}
-
-func byHand(in *bufio.Reader, line string) int {
-	for {
-		answerLine(line)
-		var err error
-		if line, err = in.ReadString('\n'); err != nil {
-			return 0
-		}
-	}
-}
 
 func command(mode string) Endpoint {
 	return Endpoint{Transport: TransportStdio, Command: os.Args[0], Env: []string{childMode + "=" + mode}}
@@ -331,7 +105,7 @@ func TestRealServerOverStdio(t *testing.T) {
 			ep.ProtocolHint = hint
 			ctx := heraldtest.Within(t, 30*time.Second)
 			set, err := p.Tools(ctx, ep, false)
-			if err != nil || len(set.Tools) != 6 || set.Server.Name != "child" {
+			if err != nil || len(set.Tools) != 5 || set.Server.Name != "child" {
 				t.Fatalf("%+v, %v", set, err)
 			}
 			first := mustCall(t, p, ep, Request{Tool: "pid"})
