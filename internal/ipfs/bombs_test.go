@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/http"
-	"runtime"
 	"testing"
 
 	"github.com/ipfs/boxo/ipld/unixfs"
@@ -96,16 +95,12 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFetcher(t, ipfs.Config{Gateways: []string{base}, CacheBytes: -1})
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			_, err := f.Fetch(t.Context(), c.uri, 2*mib)
-			runtime.ReadMemStats(&after)
+			_, _, allocated, err := measure(t, f, c.uri, 2*mib)
 			if kind(err) != c.want {
 				t.Errorf("%s (%v), want %s", kind(err), err, c.want)
 			}
 			// The client fetches the block twice, in a CAR and raw, and growing buffers allocate several times each.
 			// The allocations of the test's own server are included.
-			allocated := int64(after.TotalAlloc - before.TotalAlloc)
 			if allocated > 48*mib {
 				t.Errorf("%d MiB were allocated for blocks of 2 MiB", allocated>>20)
 			}

@@ -56,6 +56,17 @@ func (c *countedConn) Write(p []byte) (int, error) {
 // mostTime is shorter than a fetch that ends only by its Timeout or by the slow gateway's last byte.
 const mostTime = 20 * time.Second
 
+// measure fetches a document, and returns how long that took and how many bytes the process allocated meanwhile.
+func measure(t *testing.T, f *ipfs.Fetcher, uri string, limit int64) (doc ipfs.Document, took time.Duration, allocated int64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	doc, err = f.Fetch(t.Context(), uri, limit)
+	took = time.Since(start)
+	runtime.ReadMemStats(&after)
+	return doc, took, int64(after.TotalAlloc - before.TotalAlloc), err
+}
+
 // besieged is a set of files on an honest and on a hostile gateway.
 type besieged struct {
 	file, nested string            // URIs
@@ -103,12 +114,8 @@ func TestHostileGateways(t *testing.T) {
 			}
 			for uri, want := range map[string]string{b.file: h.file, b.nested: h.nested} {
 				f := newFetcher(t, cfg)
-				var before, after runtime.MemStats
-				taken, start := b.taken.bytes.Load(), time.Now()
-				runtime.ReadMemStats(&before)
-				doc, err := f.Fetch(t.Context(), uri, mib)
-				runtime.ReadMemStats(&after)
-				took, allocated := time.Since(start), int64(after.TotalAlloc-before.TotalAlloc)
+				taken := b.taken.bytes.Load()
+				doc, took, allocated, err := measure(t, f, uri, mib)
 				f.Close()
 				if kind(err) != want {
 					t.Fatalf("%s: %s (%v), want %s", uri, kind(err), err, want)
@@ -204,19 +211,14 @@ func TestHostileWeb(t *testing.T) {
 				cfg.Timeout = 250 * time.Millisecond
 			}
 			f := newFetcher(t, cfg)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			_, err := f.Fetch(t.Context(), base+"/agent.json", mib)
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
+			_, took, allocated, err := measure(t, f, base+"/agent.json", mib)
 			if kind(err) != want[h.name] {
 				t.Errorf("%s (%v), want %s", kind(err), err, want[h.name])
 			}
 			if took > mostTime {
 				t.Errorf("it took %s, %s are allowed", took, mostTime)
 			}
-			if allocated := int64(after.TotalAlloc - before.TotalAlloc); allocated > 8*mib {
+			if allocated > 8*mib {
 				t.Errorf("%d KiB were allocated", allocated>>10)
 			}
 		})
@@ -284,22 +286,17 @@ func TestDAGBomb(t *testing.T) {
 		others = append(others, "ipfs://"+c.String()+"/a/b.json")
 	}
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	_, err := f.Fetch(t.Context(), bomb, mib)
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
+	_, took, allocated, err := measure(t, f, bomb, mib)
 	if kind(err) != "large" || !strings.Contains(err.Error(), "more than 10000 links") {
 		t.Errorf("%s (%v)", kind(err), err)
 	}
 	if took > mostTime {
 		t.Errorf("it took %s", took)
 	}
-	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 128*mib {
+	if allocated > 128*mib {
 		t.Errorf("%d MiB were allocated", allocated>>20)
 	}
-	t.Logf("%s, %d MiB allocated in sum", took, (after.TotalAlloc-before.TotalAlloc)>>20)
+	t.Logf("%s, %d MiB allocated in sum", took, allocated>>20)
 
 	var all sync.WaitGroup
 	for i := range 4 { // different limits make different fetches

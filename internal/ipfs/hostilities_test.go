@@ -15,6 +15,7 @@ import (
 	"github.com/ipld/go-car/v2/storage"
 	"github.com/multiformats/go-multihash"
 
+	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
@@ -103,8 +104,8 @@ func hostilities(t testing.TB, inner string) []hostile {
 		many = append(many, noise(64<<10 + i)[i:])
 	}
 	manyCAR := carOf(t, root, many...)
-	blocks := manyCAR[len(emptyCAR):]                                                     // without the header
-	junk, bomb := make([]byte, 64<<10), bytes.Repeat(gzipped(t, make([]byte, 2*mib)), 32) // 64 MiB in 64 KiB
+	blocks := manyCAR[len(emptyCAR):]                                                      // without the header
+	junk, bomb := make([]byte, 64<<10), bytes.Repeat(ipfs.Zip(t, make([]byte, 2*mib)), 32) // 64 MiB in 64 KiB
 	page := []byte("<!doctype html><title>Gateway</title><p>Please use a browser.")
 
 	return []hostile{

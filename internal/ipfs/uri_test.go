@@ -239,13 +239,13 @@ func TestShownHidesSecrets(t *testing.T) {
 	}
 }
 
-func zip(t testing.TB, b []byte) []byte {
+// Zip compresses b. The tests of package ipfs_test call it too.
+func Zip(t testing.TB, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	_, err := w.Write(b)
-	heraldtest.Must(t, err)
-	heraldtest.Must(t, w.Close())
+	heraldtest.Must(t, errors.Join(err, w.Close()))
 	return out.Bytes()
 }
 
@@ -254,8 +254,8 @@ func TestDataURI(t *testing.T) {
 	const doc = `{"name":"Ünï?>~","x":"a+b/c"}`
 	std := base64.StdEncoding.EncodeToString([]byte(doc))
 	urlSafe := base64.URLEncoding.EncodeToString([]byte(doc))
-	zipped := base64.StdEncoding.EncodeToString(zip(t, []byte(doc)))
-	bomb := base64.StdEncoding.EncodeToString(zip(t, make([]byte, 8<<20)))
+	zipped := base64.StdEncoding.EncodeToString(Zip(t, []byte(doc)))
+	bomb := base64.StdEncoding.EncodeToString(Zip(t, make([]byte, 8<<20)))
 	if !strings.ContainsAny(urlSafe, "-_") || !strings.Contains(std, "=") {
 		t.Fatal("the sample does not exercise the alphabets")
 	}
@@ -300,8 +300,8 @@ func TestDataURI(t *testing.T) {
 		"utf8 and escapes":       {"application/json;utf8,%7B%22a%22:1}", `{"a":1}`, ""},
 		"commas in the body":     {`application/json,{"a":1,"b":[2,3]}`, `{"a":1,"b":[2,3]}`, ""},
 		"ENC=GZIP":               {"application/json;ENC=GZIP;BASE64," + zipped, doc, ""},
-		"gzip, url alphabet":     {"application/json;enc=gzip;base64," + base64.RawURLEncoding.EncodeToString(zip(t, []byte(doc))), doc, ""},
-		"gzip in escapes":        {"application/json;enc=gzip," + url.PathEscape(string(zip(t, []byte(doc)))), doc, ""},
+		"gzip, url alphabet":     {"application/json;enc=gzip;base64," + base64.RawURLEncoding.EncodeToString(Zip(t, []byte(doc))), doc, ""},
+		"gzip in escapes":        {"application/json;enc=gzip," + url.PathEscape(string(Zip(t, []byte(doc)))), doc, ""},
 		"gzip that is not":       {"application/json;enc=gzip;base64," + std, doc, ""},
 		"gzip and noise":         {"application/json;enc=gzip;base64,AAECAwQF", invalid, ""},
 		"zstd":                   {"application/json;enc=zstd;base64,KLUv/SAA", invalid, ""},
@@ -412,7 +412,7 @@ func FuzzNormalize(f *testing.F) {
 func FuzzDataURI(f *testing.F) {
 	f.Add("application/json;base64,e30=")
 	f.Add("application/json;base64 {}")
-	f.Add(";enc=gzip;base64," + base64.StdEncoding.EncodeToString(zip(f, []byte("{}"))))
+	f.Add(";enc=gzip;base64," + base64.StdEncoding.EncodeToString(Zip(f, []byte("{}"))))
 	f.Add(",%7B%7d%")
 	f.Fuzz(func(t *testing.T, s string) {
 		const limit = 4096
