@@ -162,20 +162,16 @@ func TestFit(t *testing.T) {
 // TestFitEndsOnHostileSchemas checks that Fit gives up on short schemas that an unbounded validator would never finish.
 func TestFitEndsOnHostileSchemas(t *testing.T) {
 	t.Parallel()
-	var defs, properties strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&defs, `"a%d":{"anyOf":[{"$ref":"#/$defs/a%d"},{"$ref":"#/$defs/a%d"}]},`, i, i+1, i+1)
-		fmt.Fprintf(&properties, `"b%d":{"properties":{"x":{"$ref":"#/$defs/b%d"}},"patternProperties":{"x":{"$ref":"#/$defs/b%d"},"^x":{"$ref":"#/$defs/b%d"}}},`, i, i+1, i+1, i+1)
-	}
-	nested := strings.Repeat(`{"x":`, 40) + `1` + strings.Repeat(`}`, 40)
+	nested := json.RawMessage(strings.Repeat(`{"x":`, 40) + `1` + strings.Repeat(`}`, 40))
 	for name, schema := range map[string]string{
-		"anyOf":    `{"$ref":"#/$defs/a0","$defs":{` + defs.String() + `"a40":{"type":"string"}}}`,
-		"patterns": `{"not":{"properties":{"file":{"$ref":"#/$defs/b0"}}},"$defs":{` + properties.String() + `"b40":{"type":"string"}}}`,
+		"anyOf": `{"$ref":"#/$defs/a0","$defs":{` + chain(40, `{"anyOf":[{"$ref":"#/$defs/a%"},{"$ref":"#/$defs/a%"}]}`) + `,"a40":{"type":"string"}}}`,
+		"patterns": `{"not":{"properties":{"file":{"$ref":"#/$defs/a0"}}},"$defs":{` +
+			chain(40, `{"properties":{"x":{"$ref":"#/$defs/a%"}},"patternProperties":{"x":{"$ref":"#/$defs/a%"},"^x":{"$ref":"#/$defs/a%"}}}`) + `,"a40":{"type":"string"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
-			_, err := schemaOf(schema).Fit(map[string]any{"file": json.RawMessage(nested)})
+			_, err := schemaOf(schema).Fit(map[string]any{"file": nested})
 			if refused, ok := errors.AsType[*SchemaError](err); !ok || !strings.Contains(refused.Problem, "too long") {
 				t.Errorf("err = %v", err)
 			}
