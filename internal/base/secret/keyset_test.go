@@ -103,36 +103,6 @@ func TestOpenRefuses(t *testing.T) {
 	refused("other keyset", other, c, full, "is not in HERALD_KEYSET")
 }
 
-// TestRotated checks that a keyset that was rotated elsewhere opens secrets sealed with the old key and with the new
-// one.
-func TestRotated(t *testing.T) {
-	t.Parallel()
-	k := createKeyset(t)
-	old, err := k.Seal([]byte("old"), full)
-	must(t, err)
-	m := keyset.NewManagerFromHandle(k.handle)
-	id, err := m.Add(aead.XChaCha20Poly1305KeyTemplate())
-	must(t, err)
-	must(t, m.SetPrimary(id))
-	h, err := m.Handle()
-	must(t, err)
-	rotated, err := newKeyset(h)
-	must(t, err)
-	rotated, err = Parse(writeKeyset(t, rotated))
-	must(t, err)
-	equal(t, "the primary key", rotated.PrimaryID(), id)
-	fresh, err := rotated.Seal([]byte("new"), full)
-	must(t, err)
-	for want, c := range map[string][]byte{"old": old, "new": fresh} {
-		if got, err := rotated.Open(c, full); err != nil || string(got) != want {
-			t.Errorf("%s: got %q, %v", want, got, err)
-		}
-	}
-	if _, err := k.Open(fresh, full); !errors.As(err, new(*DecryptError)) {
-		t.Errorf("the old keyset opened the new key's: %v", err)
-	}
-}
-
 func TestParse(t *testing.T) {
 	t.Parallel()
 	k := createKeyset(t)

@@ -10,19 +10,24 @@ import (
 )
 
 // TestRotation performs a rotation as operators do. At each step, the previous and the next keyset are in use at the
-// same time.
+// same time. Each keyset is read from what the previous step wrote.
 func TestRotation(t *testing.T) {
 	t.Parallel()
+	read := func(k *Keyset, err error) *Keyset {
+		must(t, err)
+		k, err = Parse(writeKeyset(t, k))
+		must(t, err)
+		return k
+	}
 	first := createKeyset(t)
 	old := first.PrimaryID()
-	added, id, err := first.Add()
+	grown, id, err := first.Add()
 	if err != nil || id == old {
 		t.Fatalf("key %d, %v", id, err)
 	}
-	promoted, err := added.Promote(id)
-	must(t, err)
-	ended, err := promoted.Remove(old)
-	must(t, err)
+	added := read(grown, nil)
+	promoted := read(added.Promote(id))
+	ended := read(promoted.Remove(old))
 	for name, pair := range map[string][2]*Keyset{"roll-out": {first, added}, "promotion": {added, promoted}, "the old key's end": {promoted, ended}} {
 		for _, ways := range [][2]*Keyset{pair, {pair[1], pair[0]}} {
 			if name == "the old key's end" && ways[0] == ended {
@@ -41,12 +46,14 @@ func TestRotation(t *testing.T) {
 	if keys := ended.Keys(); len(keys) != 1 || keys[0] != (Key{id, true}) || ended.Has(old) || !promoted.Has(old) {
 		t.Errorf("ended: %+v", keys)
 	}
+	equal(t, "the primary key of the promoted keyset", promoted.PrimaryID(), id)
 	equal(t, "the primary key of the keyset that was copied", first.PrimaryID(), old)
 	equal(t, "keys of the keyset that was copied", len(first.Keys()), 1)
-	c, _ := first.Seal([]byte(text), full)
-	var d *DecryptError
-	if _, err := ended.Open(c, full); !errors.As(err, &d) || !strings.Contains(err.Error(), "is not in HERALD_KEYSET") {
-		t.Errorf("a removed key: %v", err)
+	for sealed, opens := range map[*Keyset]*Keyset{first: ended, promoted: first} {
+		c, _ := sealed.Seal([]byte(text), full)
+		if _, err := opens.Open(c, full); !errors.As(err, new(*DecryptError)) || !strings.Contains(err.Error(), "is not in HERALD_KEYSET") {
+			t.Errorf("a key that is not in the keyset: %v", err)
+		}
 	}
 }
 
