@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,50 +38,6 @@ func realTools(options ...server.ServerOption) *server.MCPServer {
 		return mcp.NewToolResultError("not today"), nil
 	})
 	return s
-}
-
-func TestRealServerOverHTTP(t *testing.T) {
-	t.Parallel()
-	for name, hint := range map[string]string{"legacy": "", "modern": "2026-07-28", "future": "2027-01-01"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			told := make(chan mcp.Implementation, 1)
-			hooks := &server.Hooks{}
-			hooks.AddAfterInitialize(func(_ context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
-				told <- r.Params.ClientInfo
-			})
-			ctx, p, ep := dial(t, server.NewStreamableHTTPServer(realTools(server.WithHooks(hooks))))
-			ep.ProtocolHint = hint
-			set := mustList(t, p, ep)
-			want := modernVersion
-			if hint == "" { // the client's version has the form of `worker --version`
-				want = legacyVersion
-				if info := heraldtest.Receive(t, "the client's version", told); info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
-					t.Errorf("%+v of %s", info, buildinfo.Version())
-				}
-			}
-			if set.Server != (ServerInfo{"test-agent", "1.2.3"}) || set.Protocol != want || set.Cut {
-				t.Errorf("got %+v", set)
-			}
-			tool, ok := Find(set.Tools, feedbackTool, nil)
-			if !ok || !strings.Contains(string(tool.InputSchema), `"x-kept"`) || !strings.Contains(string(tool.InputSchema), "anyOf") {
-				t.Fatalf("schema not as sent: %s", tool.InputSchema)
-			}
-			args, err := Fit(tool, map[string]any{"value": "9977"})
-			heraldtest.Must(t, err)
-			a := mustCall(t, p, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": 1}}})
-			if a.Protocol != want || a.IsError || a.Unreadable || a.Text != `{"arguments":{"value":"9977"},"meta":{"attempt":1}}` {
-				t.Errorf("got %+v", a)
-			}
-			if a = mustCall(t, p, ep, Request{Tool: "fails"}); !a.IsError || a.Text != "not today" {
-				t.Errorf("isError: %+v", a)
-			}
-			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
-			if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.INVALID_PARAMS || e.Stage != StageCall || !e.Written {
-				t.Errorf("unknown tool: %#v", err)
-			}
-		})
-	}
 }
 
 // callOnce serves an agent and calls a tool of it.
@@ -374,5 +331,71 @@ func TestRequestTooLarge(t *testing.T) {
 	var large *RequestTooLargeError
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Written || !errors.As(err, &large) || large.Limit != 100 || large.Size < 200 {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRealServers calls agents made with mcp-go, over both transports of the web and from many callers at once. An
+// agent of the older transport may be registered as http.
+func TestRealServers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		transport, hint, protocol string
+		older                     bool
+	}{
+		"legacy":                    {TransportHTTP, "", legacyVersion, false},
+		"modern":                    {TransportHTTP, "2026-07-28", modernVersion, false},
+		"future":                    {TransportHTTP, "2027-01-01", modernVersion, false},
+		"older":                     {TransportSSE, "", legacyVersion, true},
+		"older, registered as http": {TransportHTTP, "", legacyVersion, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			told := make(chan mcp.Implementation, 1)
+			hooks := &server.Hooks{}
+			hooks.AddAfterInitialize(func(_ context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
+				told <- r.Params.ClientInfo
+			})
+			tools := realTools(server.WithHooks(hooks))
+			var h http.Handler = server.NewStreamableHTTPServer(tools)
+			if tt.older {
+				h = server.NewSSEServer(tools)
+			}
+			ctx, p, ep := dial(t, h)
+			ep.URL, ep.Transport, ep.ProtocolHint = ep.URL+"/sse", tt.transport, tt.hint
+			set := mustList(t, p, ep)
+			if tt.hint == "" { // the client's version has the form of `worker --version`
+				if info := heraldtest.Receive(t, "the client's version", told); info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
+					t.Errorf("%+v of %s", info, buildinfo.Version())
+				}
+			}
+			if set.Server != (ServerInfo{"test-agent", "1.2.3"}) || set.Protocol != tt.protocol || set.Cut {
+				t.Errorf("got %+v", set)
+			}
+			tool, ok := Find(set.Tools, feedbackTool, nil)
+			if !ok || !strings.Contains(string(tool.InputSchema), `"x-kept"`) || !strings.Contains(string(tool.InputSchema), "anyOf") {
+				t.Fatalf("schema not as sent: %s", tool.InputSchema)
+			}
+			var wg sync.WaitGroup
+			for i := range 32 {
+				wg.Go(func() {
+					args, err := Fit(tool, map[string]any{"value": fmt.Sprint(i)})
+					if err != nil {
+						t.Error(err)
+					}
+					a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": i}}})
+					if want := fmt.Sprintf(`{"arguments":{"value":"%d"},"meta":{"attempt":%d}}`, i, i); err != nil || a.Protocol != tt.protocol || a.IsError || a.Unreadable || a.Text != want {
+						t.Errorf("got %+v, %v; want %s", a, err, want)
+					}
+				})
+			}
+			wg.Wait()
+			if a := mustCall(t, p, ep, Request{Tool: "fails"}); !a.IsError || a.Text != "not today" {
+				t.Errorf("isError: %+v", a)
+			}
+			_, err := p.Call(ctx, ep, Request{Tool: "unknown"})
+			if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.INVALID_PARAMS || e.Stage != StageCall || !e.Written {
+				t.Errorf("unknown tool: %#v", err)
+			}
+		})
 	}
 }

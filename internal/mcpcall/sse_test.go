@@ -1,49 +1,14 @@
 package mcpcall
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/mark3labs/mcp-go/mcp"
-	"github.com/mark3labs/mcp-go/server"
 )
-
-func TestRealServerOverSSE(t *testing.T) {
-	t.Parallel()
-	srv, p := serve(t, server.NewSSEServer(realTools())), newPool(t)
-	// Registered with its own transport, and registered as http.
-	for _, kind := range []string{TransportSSE, TransportHTTP} {
-		t.Run(kind, func(t *testing.T) {
-			ep := streamOf(srv)
-			ep.Transport = kind
-			ctx := heraldtest.Within(t, 30*time.Second)
-			set := mustList(t, p, ep)
-			tool, ok := Find(set.Tools, feedbackTool, nil)
-			if !ok || !strings.Contains(string(tool.InputSchema), "anyOf") || set.Server.Name != "test-agent" {
-				t.Fatalf("got %+v", set)
-			}
-			var wg sync.WaitGroup
-			for i := range 32 {
-				wg.Go(func() {
-					want := fmt.Sprintf(`{"arguments":{"value":"%d"},"meta":null}`, i)
-					a, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": fmt.Sprint(i)}, Meta: map[string]any{"x": 1}})
-					if err != nil || a.Text != want || a.Protocol == "" {
-						t.Errorf("got %+v, %v; want %s", a, err, want)
-					}
-				})
-			}
-			wg.Wait()
-			_, err := p.Call(ctx, ep, Request{Tool: "unknown"})
-			expectFailure(t, "unknown tool", err, CallError{Stage: StageCall, Code: mcp.INVALID_PARAMS, Written: true})
-		})
-	}
-}
 
 func TestStreamsThatDoNotOpen(t *testing.T) {
 	t.Parallel()
