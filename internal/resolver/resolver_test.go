@@ -164,24 +164,6 @@ func nameError(err error) string {
 	return err.Error()
 }
 
-// TestTransports: the spelling of an entry determines the transport of the call.
-func TestTransports(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent"}}})
-	for entry, want := range map[string]string{
-		`{"name":"MCP","endpoint":"https://a.example/mcp"}`:                        "http",
-		`{"name":"MCP","endpoint":"https://a.example/sse"}`:                        "sse",
-		`{"name":"MCP","transport":"HTTP+SSE","endpoint":"https://a.example/mcp"}`: "sse",
-		`{"name":"MCP","transport":"http","endpoint":"https://a.example/sse"}`:     "http",
-	} {
-		w.chain.set("7", data(document(`"services":[`+entry+`]`)))
-		if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.Transport != want {
-			t.Errorf("%s: %q, %v; want %q", entry, got.Transport, err, want)
-		}
-		w.clock.Advance(24 * time.Hour)
-	}
-}
-
 // TestTiedCommand: a newly minted agent cannot use the command that is tied to another agent.
 func TestTiedCommand(t *testing.T) {
 	t.Parallel()
@@ -211,22 +193,25 @@ func TestResolve(t *testing.T) {
 	for name, c := range map[string]struct {
 		uri    string
 		want   string // reason
-		target string // URL or command
+		target string // transport, and URL or command
 		source string
 		bound  bool
 	}{
-		"ipfs":               {"ipfs://" + file.String(), "ok", seven, "cid", false},
-		"ipfs directory":     {"ipfs://" + dir.String() + "/agent.json", "ok", seven, "cid", false},
-		"data":               {data(document(mcp)), "ok", seven, "data", false},
-		"inline":             {document(mcp), "ok", seven, "data", false},
-		"http":               {w.web + "/agent.json?key=secret", "ok", "https://a.example/mcp", "http", false},
-		"names itself":       {data(document(bound)), "ok", seven, "data", false},
-		"endpoints":          {data(document(`"endpoints":[{"type":"MCP","url":"https://b.example"}]`)), "ok", "https://b.example", "data", false},
-		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "https://c.example", "data", false},
-		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "https://d.example", "data", false},
-		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "agent", "data", false},
-		"sse before command": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "https://a.example", "data", false},
-		"http before sse":    {data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/sse"},{"name":"MCP","endpoint":"https://a.example/mcp"}]`)), "ok", "https://a.example/mcp", "data", false},
+		"ipfs":               {"ipfs://" + file.String(), "ok", "http " + seven, "cid", false},
+		"ipfs directory":     {"ipfs://" + dir.String() + "/agent.json", "ok", "http " + seven, "cid", false},
+		"data":               {data(document(mcp)), "ok", "http " + seven, "data", false},
+		"inline":             {document(mcp), "ok", "http " + seven, "data", false},
+		"http":               {w.web + "/agent.json?key=secret", "ok", "http https://a.example/mcp", "http", false},
+		"names itself":       {data(document(bound)), "ok", "http " + seven, "data", false},
+		"endpoints":          {data(document(`"endpoints":[{"type":"MCP","url":"https://b.example"}]`)), "ok", "http https://b.example", "data", false},
+		"old shape":          {data(document(`"capabilities":{"mcp":{"transport":"http","url":"https://c.example"}}`)), "ok", "http https://c.example", "data", false},
+		"second usable":      {data(document(`"services":[{"name":"MCP","endpoint":"wss://a.example"},{"name":"MCP","endpoint":"https://d.example"}]`)), "ok", "http https://d.example", "data", false},
+		"listed command":     {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"agent","args":["--stdio"]}}`)), "ok", "stdio agent", "data", false},
+		"sse before command": {data(document(`"services":[{"name":"MCP","transport":"sse","endpoint":"https://a.example"}],"capabilities":{"mcp":{"command":"agent","args":["--stdio"]}}`)), "ok", "sse https://a.example", "data", false},
+		"sse by its path":    {data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/sse"}]`)), "ok", "sse https://a.example/sse", "data", false},
+		"HTTP+SSE":           {data(document(`"services":[{"name":"MCP","transport":"HTTP+SSE","endpoint":"https://a.example/mcp"}]`)), "ok", "sse https://a.example/mcp", "data", false},
+		"http, said to be":   {data(document(`"services":[{"name":"MCP","transport":"http","endpoint":"https://a.example/sse"}]`)), "ok", "http https://a.example/sse", "data", false},
+		"http before sse":    {data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/sse"},{"name":"MCP","endpoint":"https://a.example/mcp"}]`)), "ok", "http https://a.example/mcp", "data", false},
 		"user at sse":        {data(document(`"services":[{"name":"MCP","endpoint":"https://u:p@a.example/sse"}]`)), "transport_refused", "", "", false},
 		"other command":      {data(document(`"capabilities":{"mcp":{"transport":"stdio","command":"sh","args":["-c","id"]}}`)), "transport_refused", "", "", false},
 		"one more argument":  {data(document(`"capabilities":{"mcp":{"command":"agent","args":["--stdio","-v"]}}`)), "transport_refused", "", "", false},
@@ -266,7 +251,7 @@ func TestResolve(t *testing.T) {
 			if len(got.Steps) == 0 {
 				t.Errorf("%s, turn %d: no steps", name, turn)
 			}
-			if err == nil && (got.URL+got.Command != c.target || got.DocumentSource != c.source || got.Bound() != c.bound) {
+			if err == nil && (got.Transport+" "+got.URL+got.Command != c.target || got.DocumentSource != c.source || got.Bound() != c.bound) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
