@@ -119,12 +119,40 @@ func nestLists(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
+// describe names the type of an error, with what callers read from it.
+func describe(err error) string {
+	var refused *RefusedError
+	var unavailable *UnavailableError
+	var metadata *MetadataError
+	var issuer *IssuerError
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, ErrState):
+		return "state"
+	case errors.As(err, &refused):
+		return strings.TrimSpace("refused " + refused.Code)
+	case errors.As(err, &unavailable):
+		return fmt.Sprint("unavailable ", unavailable.RetryAfter)
+	case errors.As(err, &issuer):
+		return fmt.Sprint("issuer ", issuer.Pinned, " ", len(issuer.Named))
+	case errors.As(err, &metadata):
+		return strings.TrimSpace("metadata " + map[bool]string{true: "missing"}[metadata.Missing] + map[bool]string{true: "denied"}[metadata.Denied])
+	}
+	return err.Error()
+}
+
+// wantFailure checks what describe says about an error, and a part of its text.
+func wantFailure(t *testing.T, what string, err error, description, says string) {
+	t.Helper()
+	heraldtest.Equal(t, fmt.Sprintf("%s: %v", what, err), describe(err), description)
+	heraldtest.Contains(t, what, fmt.Sprint(err), says)
+}
+
 // wantFault checks that an error is a *MetadataError.
 func wantFault(t *testing.T, what string, err error) {
 	t.Helper()
-	if _, ok := errors.AsType[*MetadataError](err); !ok {
-		t.Errorf("%s: %v", what, err)
-	}
+	wantFailure(t, what, err, "metadata", "")
 }
 
 // wantNoSecrets checks that no format of an error contains one of the secrets.

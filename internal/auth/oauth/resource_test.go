@@ -85,7 +85,8 @@ func TestResource(t *testing.T) {
 			heraldtest.Equal(t, "requests", s.askedPaths(), tt.asked)
 			wantNoSecrets(t, err, "s3cret")
 			if tt.problem != "" {
-				wantFault(t, "the resource", err)
+				fault, _, _ := strings.Cut(describe(err), " ") // TestDeniedMetadata checks the rest
+				heraldtest.Equal(t, "the error", fault, "metadata")
 				heraldtest.Fails(t, "the error", err, insertOrigin(tt.problem, s.URL))
 				return
 			}
@@ -124,10 +125,7 @@ func TestDeniedMetadata(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.places)
 			_, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{})
-			var m *MetadataError
-			if !errors.As(err, &m) || m.Denied != tt.denied || m.Missing {
-				t.Errorf("%v: %+v", err, m)
-			}
+			wantFailure(t, "the metadata", err, map[bool]string{false: "metadata", true: "metadata denied"}[tt.denied], "")
 		})
 	}
 }

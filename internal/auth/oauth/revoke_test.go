@@ -40,10 +40,8 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("%v", last.Form)
 		}
 	}
-	var no *RefusedError
-	if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); !errors.As(err, &no) || no.Code != "invalid_grant" {
-		t.Errorf("the login goes on: %v", err)
-	}
+	_, err = c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
+	wantFailure(t, "after the login's end", err, "refused invalid_grant", "")
 }
 
 // TestRevokeAnswers checks the answers and faults of a revocation endpoint. Errors never contain the secrets that were
@@ -59,24 +57,22 @@ func TestRevokeAnswers(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		answer  http.HandlerFunc
-		code    string // error code of a refusal
-		says    string
-		passing bool
-		retry   time.Duration
+		answer http.HandlerFunc
+		fails  string // as describe says it
+		says   string
 	}{
-		"empty":            {answerWith(200, ""), "", "", false, 0},
-		"no content":       {answerWith(204, ""), "", "", false, 0},
-		"babble":           {answerWith(200, `{"error":"invalid_request"}`), "", "", false, 0},
-		"unsupported":      {answerWith(400, `{"error":"unsupported_token_type"}`), "unsupported_token_type", "", false, 0},
-		"unknown client":   {echo(401, "invalid_client"), "invalid_client", "its words are left out", false, 0},
-		"no JSON":          {answerWith(400, "oops"), "", "[HTTP 400]", false, 0},
-		"not there":        {http.NotFound, "", "[HTTP 404]", false, 0},
-		"redirects":        {answerWith(307, "", "Location", "$/elsewhere"), "", "not followed", false, 0},
-		"busy":             {answerWith(503, "", "Retry-After", "30"), "", "HTTP 503", true, 30 * time.Second},
-		"endless":          {answerEndlessly, "", "longer than", true, 0},
-		"breaks off":       {breakOff, "", "no usable answer", true, 0},
-		"echoes and fails": {echo(500, "x"), "", "HTTP 500", true, 0},
+		"empty":            {answerWith(200, ""), "", ""},
+		"no content":       {answerWith(204, ""), "", ""},
+		"babble":           {answerWith(200, `{"error":"invalid_request"}`), "", ""},
+		"unsupported":      {answerWith(400, `{"error":"unsupported_token_type"}`), "refused unsupported_token_type", ""},
+		"unknown client":   {echo(401, "invalid_client"), "refused invalid_client", "its words are left out"},
+		"no JSON":          {answerWith(400, "oops"), "refused", "[HTTP 400]"},
+		"not there":        {http.NotFound, "refused", "[HTTP 404]"},
+		"redirects":        {answerWith(307, "", "Location", "$/elsewhere"), "refused", "not followed"},
+		"busy":             {answerWith(503, "", "Retry-After", "30"), "unavailable 30s", "HTTP 503"},
+		"endless":          {answerEndlessly, "unavailable 0s", "longer than"},
+		"breaks off":       {breakOff, "unavailable 0s", "no usable answer"},
+		"echoes and fails": {echo(500, "x"), "unavailable 0s", "HTTP 500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,17 +80,12 @@ func TestRevokeAnswers(t *testing.T) {
 			server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RevocationEndpoint: s.URL + "/revoke"}
 			cred := basicCredential()
 			err := newClient(t).Revoke(heraldtest.Within(t, 20*time.Second), server, cred, secret.New(token), HintRefreshToken)
-			var no *RefusedError
-			var away *UnavailableError
-			switch {
-			case tt.code == "" && tt.says == "":
-				heraldtest.Must(t, err)
+			wantFailure(t, "the revocation", err, tt.fails, tt.says)
+			if err == nil {
 				return
-			case tt.passing && (!errors.As(err, &away) || away.RetryAfter != tt.retry), !tt.passing && (!errors.As(err, &no) || no.Code != tt.code):
-				t.Errorf("%v", err)
 			}
-			if err == nil || !strings.Contains(err.Error(), tt.says) || holdsSecret(err.Error(), token) || holdsSecret(err.Error(), clientSecret) {
-				t.Errorf("%v; want %q", err, tt.says)
+			if holdsSecret(err.Error(), token) || holdsSecret(err.Error(), clientSecret) {
+				t.Error(err)
 			}
 			heraldtest.Equal(t, "it asked", s.askedPaths(), "/revoke")
 		})
@@ -105,8 +96,7 @@ func TestRevokeAnswers(t *testing.T) {
 		return newClient(t).Revoke(heraldtest.Within(t, 20*time.Second), server, cred, secret.New(token), HintRefreshToken)
 	}
 	for _, endpoint := range []string{"http://login.example/revoke", "revoke"} {
-		wantFault(t, endpoint, revoke(endpoint))
-		heraldtest.Fails(t, endpoint, revoke(endpoint), "its revocation endpoint")
+		wantFailure(t, endpoint, revoke(endpoint), "metadata", "its revocation endpoint")
 	}
 	heraldtest.Fails(t, "no endpoint", revoke(""), ErrNoRevocation)
 	if _, blocked := errors.AsType[*netguard.BlockedError](revoke("https://169.254.169.254/revoke")); !blocked {

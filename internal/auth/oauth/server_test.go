@@ -65,18 +65,13 @@ func TestServer(t *testing.T) {
 			s := newSite(t, tt.routes)
 			got, err := c.Server(heraldtest.Within(t, 20*time.Second), s.URL+tt.path)
 			heraldtest.Equal(t, "requests", s.askedPaths(), tt.asked)
-			var m *MetadataError
-			var i *IssuerError
 			switch {
 			case tt.problem == "issuer":
-				if !errors.As(err, &i) || i.Pinned != s.URL+tt.path || len(i.Named) != 1 {
-					t.Errorf("got %+v, %v", got, err)
-				}
+				wantFailure(t, "the issuer", err, "issuer "+s.URL+tt.path+" 1", "")
+			case strings.Contains(tt.problem, "not there"):
+				wantFailure(t, "the issuer", err, "metadata missing", tt.problem)
 			case tt.problem != "":
-				if !errors.As(err, &m) || m.Missing != strings.Contains(tt.problem, "not there") {
-					t.Errorf("got %+v, %v", got, err)
-				}
-				heraldtest.Fails(t, "the error", err, tt.problem)
+				wantFailure(t, "the issuer", err, "metadata", tt.problem)
 			default:
 				want := Server{Issuer: s.URL + tt.path, TokenEndpoint: s.URL + "/t", AuthorizationEndpoint: s.URL + "/a", RegistrationEndpoint: "https://other.example/r",
 					AuthMethods: []string{"client_secret_post"}, Algorithms: []string{"PS256"}, Challenges: []string{"plain", "S256"}, Scopes: []string{"a", "offline_access"},
@@ -110,11 +105,9 @@ func TestServerOf(t *testing.T) {
 	}
 	heraldtest.Equal(t, "requests", s.askedPaths(), before)
 	// Only an agent without any metadata is its own authorization server.
-	var m *MetadataError
-	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
-		t.Errorf("a server without metadata: %+v, %v", got, err)
-	}
-	_, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, "")
+	_, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, "")
+	wantFailure(t, "a server without metadata", err, "metadata missing", "")
+	_, err = c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, "")
 	wantFault(t, "nobody", err)
 }
 
@@ -174,8 +167,7 @@ func TestMethod(t *testing.T) {
 		"public":              {"client_secret_basic", false, false, MethodNone},
 	} {
 		got, err := Server{Issuer: "https://as.example", AuthMethods: strings.Fields(tt.methods)}.Method(tt.secret, tt.key)
-		var m *MetadataError
-		if got != tt.want || (tt.want == "") != errors.As(err, &m) {
+		if got != tt.want || (tt.want == "") != (describe(err) == "metadata") {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
