@@ -122,17 +122,8 @@ func TestCheckURL(t *testing.T) {
 			want  string
 		}{{"strict", strict, c.strict}, {"dev", dev, c.dev}, {"http", lax, c.http}} {
 			err := g.guard.CheckURL(u)
-			got := ok
-			switch {
-			case errors.As(err, new(*netguard.BlockedError)):
-				got = blocked
-			case errors.As(err, new(*netguard.RefusedURLError)):
-				got = refused
-			case err != nil:
-				got = err.Error()
-			}
-			if got != g.want {
-				t.Errorf("%s %s: %s (%v), want %s", g.name, c.url, got, err, g.want)
+			if kind(err) != g.want {
+				t.Errorf("%s %s: %v, want %s", g.name, c.url, err, g.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "pw") {
 				t.Errorf("%s: the message holds the password: %v", c.url, err)
@@ -147,18 +138,11 @@ func TestCheckURL(t *testing.T) {
 func TestNamesThatResolveInward(t *testing.T) {
 	t.Parallel()
 	in, out := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.9")
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := listen(t, "127.0.0.9:0", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = io.WriteString(w, "reached")
-	}))
-	ln, err := net.Listen("tcp", "127.0.0.9:0")
-	if err != nil {
-		t.Skip("127.0.0.9 is not this machine's: ", err)
-	}
-	srv.Listener = ln
-	srv.Start()
-	t.Cleanup(srv.Close)
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	})
+	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
 
 	resolver := guardtest.Resolver(t, map[string][][]netip.Addr{
 		"inward.test": {{in}},
@@ -170,45 +154,30 @@ func TestNamesThatResolveInward(t *testing.T) {
 		"ula.test":    {{netip.MustParseAddr("fd00:ec2::254")}},
 		"nat64.test":  {{netip.MustParseAddr("64:ff9b::7f00:1")}},
 		"all.test":    {{in, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1")}},
+		"public.test": {{netip.MustParseAddr("1.1.1.1")}},
 	})
 	g := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}})
-
-	var b *netguard.BlockedError
-	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://inward.test:"+port); !errors.As(err, &b) {
-		t.Errorf("inward name: %v", err)
-	} else if b.Host != "inward.test" || !strings.HasPrefix(b.Address, "127.0.0.1:") {
-		t.Errorf("the error names %q %q", b.Host, b.Address)
-	}
-	for _, host := range []string{"cloud.test", "six.test", "ula.test", "nat64.test", "all.test"} {
-		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); !errors.As(err, &b) || b.Host != host {
-			t.Errorf("%s: %v", host, err)
+	for _, c := range [][2]string{
+		{"inward.test", "blocked"}, {"cloud.test", "blocked"}, {"six.test", "blocked"}, {"ula.test", "blocked"}, {"nat64.test", "blocked"}, {"all.test", "blocked"},
+		{"good.test", "ok"}, {"mixed.test", "ok"},
+		{"rebind.test", "ok"}, {"rebind.test", "blocked"}, // the resolver now returns an inner address for the same name
+	} {
+		_, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+c[0]+":"+port)
+		heraldtest.Equal(t, c[0], kind(err), c[1])
+		if b, ok := errors.AsType[*netguard.BlockedError](err); ok && (b.Host != c[0] || c[0] == "inward.test" && !strings.HasPrefix(b.Address, "127.0.0.1:")) {
+			t.Errorf("the error names %q %q", b.Host, b.Address)
 		}
-	}
-	for _, host := range []string{"good.test", "mixed.test", "rebind.test"} {
-		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); err != nil {
-			t.Errorf("%s: %v", host, err)
-		}
-	}
-	// The resolver now returns an inner address for the same name.
-	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://rebind.test:"+port); !errors.As(err, &b) {
-		t.Errorf("rebound name: %v", err)
 	}
 	// If an allowed address does not answer, the error does not say that the URL is refused, although another address
 	// of the name is refused.
 	srv.Close()
-	_, err = getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
-	if err == nil || errors.As(err, &b) {
-		t.Errorf("mixed name, server down: %v", err)
-	}
+	_, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
+	heraldtest.Fails(t, "mixed name, server down", err)
+	heraldtest.Lacks(t, "mixed name, server down", kind(err), "blocked")
 	// A name with a public address must not be called over plain http.
-	public := mustGuard(t, netguard.Config{
-		Resolver:      guardtest.Resolver(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
-		AllowNetworks: loopbackNetwork(),
-	})
-	var r *netguard.RefusedURLError
-	if _, err = getURL(t, public.Client(netguard.Limits{}, 0), "http://public.test"); !errors.As(err, &r) {
-		t.Errorf("public name over http: %v", err)
-	}
+	public := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: loopbackNetwork()})
+	_, err = getURL(t, public.Client(netguard.Limits{}, 0), "http://public.test")
+	heraldtest.Equal(t, "public name over http", kind(err), "refused")
 }
 
 func TestRedirects(t *testing.T) {
@@ -227,47 +196,31 @@ func TestRedirects(t *testing.T) {
 		}
 		http.Redirect(w, r, "/hop/"+string(n[0]-1), http.StatusFound)
 	})
-	to := func(target string) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, target, http.StatusFound) }
+	for path, target := range map[string]string{"/inward": "https://127.0.0.2/", "/metadata": "http://169.254.169.254/latest/", "/file": "file:///etc/passwd",
+		"/user": "https://a:b@example.com/", "/plain": "http://1.1.1.1/"} {
+		mux.Handle(path, http.RedirectHandler(target, http.StatusFound))
 	}
-	mux.HandleFunc("/inward", to("https://127.0.0.2/"))
-	mux.HandleFunc("/metadata", to("http://169.254.169.254/latest/"))
-	mux.HandleFunc("/file", to("file:///etc/passwd"))
-	mux.HandleFunc("/user", to("https://a:b@example.com/"))
-	mux.HandleFunc("/plain", to("http://1.1.1.1/"))
 	srv := httptest.NewTLSServer(mux)
 	t.Cleanup(srv.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(srv.Certificate())
 	g := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork(), RootCAs: roots})
-
-	if resp, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/3?token=x"); err != nil || resp.StatusCode != 200 {
-		t.Fatalf("three redirects: %v", err)
+	for path, want := range map[string]string{"/hop/3?token=x": "ok", "/hop/4": "too many redirects", "/inward": "blocked", "/metadata": "blocked",
+		"/file": "refused", "/user": "refused", "/plain": "refused"} {
+		resp, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+path)
+		heraldtest.Equal(t, path, kind(err), want)
+		if err == nil {
+			heraldtest.Equal(t, path, resp.StatusCode, http.StatusOK)
+		}
 	}
 	mu.Lock()
 	for _, r := range referers {
 		heraldtest.Equal(t, "a hop was sent", r, "")
 	}
 	mu.Unlock()
-	var many *netguard.RedirectError
-	if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/4"); !errors.As(err, &many) {
-		t.Errorf("four redirects: %v", err)
-	}
-	if resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/hop/1"); err != nil || resp.StatusCode != http.StatusFound {
-		t.Errorf("no redirects: %v %v", resp, err)
-	}
-	var b *netguard.BlockedError
-	for _, p := range []string{"/inward", "/metadata"} {
-		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &b) {
-			t.Errorf("%s: %v", p, err)
-		}
-	}
-	var r *netguard.RefusedURLError
-	for _, p := range []string{"/file", "/user", "/plain"} {
-		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &r) {
-			t.Errorf("%s: %v", p, err)
-		}
-	}
+	resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/hop/1")
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "no redirects", resp.StatusCode, http.StatusFound)
 }
 
 func TestLimits(t *testing.T) {
@@ -389,4 +342,32 @@ func TestConfiguredDenies(t *testing.T) {
 	if _, err := getURL(t, &http.Client{Transport: g.Transport(netguard.Limits{})}, srv.URL); !errors.As(err, &b) {
 		t.Errorf("dialled: %v", err)
 	}
+}
+
+// kind returns a short name of an error.
+func kind(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, new(*netguard.BlockedError)):
+		return "blocked"
+	case errors.As(err, new(*netguard.RefusedURLError)):
+		return "refused"
+	case errors.As(err, new(*netguard.RedirectError)):
+		return "too many redirects"
+	}
+	return err.Error()
+}
+
+// listen serves h at an address of this machine.
+func listen(t *testing.T, address string, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skip(address, " is not this machine's: ", err)
+	}
+	srv := &httptest.Server{Listener: ln, Config: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv
 }
