@@ -59,15 +59,13 @@ func TestReadAnswer(t *testing.T) {
 	}
 }
 
+// TestAnswerRedacts checks which values of an endpoint are masked in an answer.
 func TestAnswerRedacts(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp?key=querysecret", Env: []string{"TOKEN=envsecret1"}}
-	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`), ep.newMasker())
-	heraldtest.Must(t, err)
-	a.maskSecrets(ep.newMasker())
-	if strings.Contains(string(a.Raw), "secret") || strings.Contains(a.Text, "secret") || a.Text != "you sent ****** to ?******" {
-		t.Errorf("not masked: %s %q", a.Raw, a.Text)
-	}
+	a := maskedAnswer(t, ep, `{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`)
+	heraldtest.Equal(t, "the text", a.Text, "you sent ****** to ?******")
+	heraldtest.Lacks(t, "the result", string(a.Raw), "secret")
 }
 
 // TestAnswerRedactsShortSecretsAndBasic checks that short secrets are masked, and that both halves of Basic credentials
@@ -77,12 +75,10 @@ func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Secrets: []secret.Secret{secret.New("pin77")},
 		Headers: map[string]secret.Secret{"Authorization": secret.New("basic " + base64.StdEncoding.EncodeToString([]byte("feedback:hunter2:x"))),
 			"X-Key": secret.New("k3y!")}}
-	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`), ep.newMasker())
-	heraldtest.Must(t, err)
-	a.maskSecrets(ep.newMasker())
-	if want := "******:******, hunter2, ******, ******, ******, receivefeedback"; a.Text != want || !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "hunter2:x") {
-		t.Errorf("%q, %s", a.Text, a.Raw)
-	}
+	a := maskedAnswer(t, ep, `{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`)
+	heraldtest.Equal(t, "the text", a.Text, "******:******, hunter2, ******, ******, ******, receivefeedback")
+	heraldtest.Equal(t, "valid JSON", json.Valid(a.Raw), true)
+	heraldtest.Lacks(t, "the result", string(a.Raw), "hunter2:x")
 	// A secret that equals a part of a tool's name does not hide the tool.
 	page := toolPage{tools: []Tool{{Name: "give.feedback", InputSchema: json.RawMessage(`{"feedback":"k3y!"}`)}}}
 	if page.maskSecrets(ep.newMasker()); len(page.tools) != 1 || string(page.tools[0].InputSchema) != `{"feedback":"k3y!"}` {
@@ -97,10 +93,7 @@ func TestAnswerRedactsEverySpelling(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer ab/cd+ef==&<gh>")}}
 	for _, spelt := range []string{`ab/cd+ef==&<gh>`, `ab\/cd+ef==&<gh>`, `ab/cd+ef\u003d\u003d\u0026\u003Cgh\u003e`, `\u0061\u0062/cd+ef==&<gh>`, `ab%2Fcd%2Bef%3D%3D%26%3Cgh%3E`, `ab&#x2F;cd+ef==&amp;&lt;gh&gt;`,
 		`{\"echo\":\"ab\\/cd+ef==&<gh>\"}`} {
-		raw := json.RawMessage(`{"content":[{"type":"text","text":"sent ` + spelt + ` by you"}],"structuredContent":{"token":"` + spelt + `"},"isError":false}`)
-		a, err := readAnswer(raw, ep.newMasker())
-		heraldtest.Must(t, err)
-		a.maskSecrets(ep.newMasker())
+		a := maskedAnswer(t, ep, `{"content":[{"type":"text","text":"sent `+spelt+` by you"}],"structuredContent":{"token":"`+spelt+`"},"isError":false}`)
 		if !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "cd") || strings.Contains(a.Text, "cd") || !strings.Contains(a.Text, "******") || !strings.Contains(string(a.Raw), " by you") {
 			t.Errorf("%s: %s %q", spelt, a.Raw, a.Text)
 		}
@@ -156,4 +149,13 @@ func TestUnusualResults(t *testing.T) {
 		heraldtest.Equal(t, "the result", string(got.Raw), result)
 		heraldtest.Equal(t, "unreadable", got.Unreadable, want.Unreadable)
 	}
+}
+
+// maskedAnswer reads a result that an endpoint returned, and masks the endpoint's secrets.
+func maskedAnswer(t *testing.T, ep Endpoint, raw string) Answer {
+	t.Helper()
+	a, err := readAnswer(json.RawMessage(raw), ep.newMasker())
+	heraldtest.Must(t, err)
+	a.maskSecrets(ep.newMasker())
+	return a
 }

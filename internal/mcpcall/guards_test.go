@@ -206,9 +206,9 @@ func TestModernNotFound(t *testing.T) {
 	t.Parallel()
 	a := modern(answers{"tools/call": func(q *request) { q.refuse(http.StatusNotFound, -32601, "no tools here") }})
 	_, err := callHinted(t, a, modernVersion)
-	if e, ok := errors.AsType[*CallError](err); !ok || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
-		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
-	}
+	expectFailure(t, "the call", err, CallError{Stage: StageCall, Status: 404, Code: -32601, Written: true})
+	heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
+	heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), 1)
 }
 
 func TestHangingSessionEnd(t *testing.T) {

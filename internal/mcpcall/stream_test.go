@@ -30,12 +30,10 @@ func TestResumeRefused(t *testing.T) {
 			},
 			http.MethodGet: statuses(status, "")}}
 		_, err := callOnce(t, a)
-		if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || e.Timeout || e.Stage != StageCall || errors.Is(e, ErrSessionGone) {
-			t.Errorf("%d: %+v", status, e)
-		}
-		if n := a.seen("tools/call"); n != 1 || a.seen(http.MethodGet) != 1 {
-			t.Errorf("%d: called %d times, resumed %d times", status, n, a.seen(http.MethodGet))
-		}
+		expectFailure(t, "the call", err, CallError{Stage: StageCall, Written: true})
+		heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
+		heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), 1)
+		heraldtest.Equal(t, "resumed", a.seen(http.MethodGet), 1)
 	}
 }
 
@@ -137,9 +135,8 @@ func TestStreamRefusesInitialize(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404} {
 		_, err := callOnce(t, &streamAgent{on: answers{"": statuses(status, "")}})
-		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
-			t.Errorf("%d: %v", status, err)
-		}
+		expectFailure(t, "the call", err, CallError{Stage: StageOpen, Status: status})
+		heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
 	}
 }
 
