@@ -200,6 +200,14 @@ func kind(err error) string {
 	return err.Error()
 }
 
+// wantKind fetches a document and checks the kind of the error.
+func wantKind(t *testing.T, f *ipfs.Fetcher, uri string, limit int64, want string) {
+	t.Helper()
+	if _, err := f.Fetch(t.Context(), uri, limit); kind(err) != want {
+		t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
+	}
+}
+
 func TestNotFoundNeedsEveryGateway(t *testing.T) {
 	t.Parallel()
 	a, b := ipfstest.New(), ipfstest.New()
@@ -207,14 +215,10 @@ func TestNotFoundNeedsEveryGateway(t *testing.T) {
 	b.Behave(ipfstest.Behaviour{Status: 502})
 	ua, ub := serve(t, a.Handler()), serve(t, b.Handler())
 	f := newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}})
-	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" {
-		t.Errorf("one of two: %v", err)
-	}
+	wantKind(t, f, "ipfs://"+c.String(), mib, "unavailable")
 	b.Behave(ipfstest.Behaviour{})
 	f = newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}}) // the other fetcher remembers its failure for a moment
-	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
-		t.Errorf("both: %v", err)
-	}
+	wantKind(t, f, "ipfs://"+c.String(), mib, "not found")
 	none := newFetcher(t, ipfs.Config{})
 	if _, err := none.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" || !strings.Contains(err.Error(), "IPFS_GATEWAYS") {
 		t.Errorf("no gateway: %v", err)
@@ -255,9 +259,7 @@ func TestNoFile(t *testing.T) {
 		"ipfs://" + g.AddBlock([]byte("\xa1aa\x01"), cid.DagCBOR, multihash.SHA2_256).String():           "none",
 		"ipfs://" + g.AddBlock([]byte("\x0a\x02\x08\x63"), cid.DagProtobuf, multihash.SHA2_256).String(): "invalid",
 	} {
-		if _, err := f.Fetch(t.Context(), uri, mib); kind(err) != want {
-			t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
-		}
+		wantKind(t, f, uri, mib, want)
 	}
 }
 
@@ -320,9 +322,7 @@ func TestWeb(t *testing.T) {
 		"https://user:pw@host.test/x":    "refused",
 		"https://169.254.169.254/latest": "blocked",
 	} {
-		if _, err := g.Fetch(t.Context(), uri, mib); kind(err) != want {
-			t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
-		}
+		wantKind(t, g, uri, mib, want)
 	}
 }
 
@@ -337,9 +337,7 @@ func TestGatewayURLAsLastResort(t *testing.T) {
 	if err != nil || doc.Source != "http" || doc.CID != "" || doc.Origin != "" {
 		t.Fatalf("%+v, %v: want the plain answer, unverified, and not the gateway's own word", doc, err)
 	}
-	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
-		t.Errorf("what was not verified got into the cache: %v", err)
-	}
+	wantKind(t, f, "ipfs://"+c.String(), mib, "not found")
 }
 
 func TestArweave(t *testing.T) {
@@ -409,9 +407,7 @@ func TestCloseEndsFetches(t *testing.T) {
 	if err := <-done; kind(err) != "unavailable" {
 		t.Errorf("a running fetch: %v", err)
 	}
-	if _, err := f.Fetch(context.Background(), "ipfs://"+c.String(), mib); kind(err) != "unavailable" {
-		t.Errorf("after Close: %v", err)
-	}
+	wantKind(t, f, "ipfs://"+c.String(), mib, "unavailable")
 }
 
 func TestRefusedConfig(t *testing.T) {

@@ -237,9 +237,7 @@ func TestHostileRecords(t *testing.T) {
 			if h.slow {
 				cfg.TryTimeout = 100 * time.Millisecond
 			}
-			if _, err := newFetcher(t, cfg).Fetch(t.Context(), b.name, mib); kind(err) != h.file {
-				t.Errorf("alone: %s (%v), want %s", kind(err), err, h.file)
-			}
+			wantKind(t, newFetcher(t, cfg), b.name, mib, h.file)
 			cfg.Gateways = append(cfg.Gateways, b.honest)
 			if h.slow { // the honest gateway answers, but its speed depends on the machine
 				cfg.TryTimeout = 3 * time.Second
@@ -301,9 +299,7 @@ func TestDAGBomb(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 4 { // different limits make different fetches
 		all.Go(func() {
-			if _, err := f.Fetch(t.Context(), bomb, mib+1+int64(i)); kind(err) != "large" {
-				t.Errorf("%s (%v)", kind(err), err)
-			}
+			wantKind(t, f, bomb, mib+1+int64(i), "large")
 		})
 	}
 	for i, uri := range others {
