@@ -29,7 +29,7 @@ import (
 //	stdio child dies during a call                 TestStdioDeathAndRestart; its zombie: TestCycles/stdio
 //	stdio Start(ctx)                               TestCommandOutlivesItsFirstCall
 //	stdio child reads its environment              TestStdioEnvironmentIsClean
-//	never answers server/discover                  TestEras/legacy,_silent_on_discover, TestCommandSilentOnDiscover
+//	never answers server/discover                  TestEras/legacy,_silent_on_discover, TestStdioMisbehaving/mute
 //	exits on an unknown first message              TestStdioMisbehaving/strict
 //	{} to any method                               TestEras/legacy,_answers_{}_to_everything, TestEmptyAnswers
 //	initialize answered 400 … 429                  TestRefusedHandshakes
@@ -136,9 +136,7 @@ func TestShellLeavesNoOrphan(t *testing.T) {
 	dir := t.TempDir()
 	p := newPool(t)
 	ep := command("stubborn:" + dir)
-	ep.Command, ep.Args, ep.Listed = "/bin/sh", []string{"-c", `"$0" & wait; true`, os.Args[0]}, true
-	// A shell's background job has no stdin; give it the shell's.
-	ep.Args[1] = `"$0" <&0; true`
+	ep.Command, ep.Args, ep.Listed = "/bin/sh", []string{"-c", `"$0" <&0; true`, os.Args[0]}, true
 	mustCall(t, p, ep, Request{Tool: "pid"})
 	closePool(t, p)
 	noneLeft(t, dir, 1)
@@ -155,15 +153,6 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // a call without time left does not end the process
 	}
 	heraldtest.Equal(t, "processes", pids, []string{pids[0], pids[0], pids[0]})
-}
-
-func TestCommandSilentOnDiscover(t *testing.T) {
-	t.Parallel()
-	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
-	ep := command("mute")
-	ep.ProtocolHint = modernVersion
-	a := mustCall(t, p, ep, Request{Tool: "x"})
-	heraldtest.Equal(t, "the protocol", a.Protocol, legacyVersion)
 }
 
 func TestEmptyAnswers(t *testing.T) {

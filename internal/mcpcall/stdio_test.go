@@ -233,6 +233,7 @@ func TestStdioMisbehaving(t *testing.T) {
 		{mode: "deaf", req: Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}}, fails: "timeout", least: 1},
 		{mode: "endless", req: small, fails: "too large", least: 1},
 		{mode: "strict", hint: modernVersion, req: small, least: 2},
+		{mode: "mute", hint: modernVersion, req: small, least: 2},
 		{mode: "forks", req: small, least: 2},
 		{mode: "stubborn", req: small, least: 1},
 		{mode: "noisy", req: small, least: 1},
