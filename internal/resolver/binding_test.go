@@ -133,8 +133,8 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Status: 500, Err: errors.New("the server answered 500")}))
 	for i := range 2 {
 		w.chain.set(fmt.Sprint(30+i), data(document(mcpAt)))
-		if got, err := w.Resolve(t.Context(), agent(int64(30+i), 0)); err != nil || got.Binding != resolver.BindingUnknown {
-			t.Errorf("%s, %v", got.Binding, err)
+		if got := w.resolve(t, int64(30+i), 0, "ok"); got.Binding != resolver.BindingUnknown {
+			t.Error(got.Binding)
 		}
 	}
 	heraldtest.Equal(t, "the number of questions", len(w.domains.take()), 1)
@@ -142,8 +142,8 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	w.domains.set("https://a.example", lists("{"+naming(50)+"}"))
 	for i, host := range []string{"a.example", "A.example", "a.Example:443", "a.example."} {
 		w.chain.set(fmt.Sprint(50+i), data(document(strings.ReplaceAll(mcpAt, "a.example", host))))
-		if got, err := w.Resolve(t.Context(), agent(int64(50+i), 0)); err != nil || got.Bound() != (i == 0) {
-			t.Errorf("%s: %s, %v", host, got.Binding, err)
+		if got := w.resolve(t, int64(50+i), 0, "ok"); got.Bound() != (i == 0) {
+			t.Errorf("%s: %s", host, got.Binding)
 		}
 	}
 	heraldtest.Equal(t, "spelt otherwise: asked", len(w.domains.take()), 1)
@@ -212,9 +212,7 @@ func TestBindingOfDocument(t *testing.T) {
 		"transport_refused": document(`"services":[{"name":"MCP","endpoint":"wss://a.example"}]`),
 	} {
 		w.chain.set("7", data(doc))
-		if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != want {
-			t.Errorf("%s: %v", want, err)
-		}
+		w.resolve(t, 7, 0, want)
 		w.clock.Advance(time.Hour)
 	}
 	if asked := w.domains.take(); len(asked) > 0 {
@@ -252,8 +250,8 @@ func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 	}
 	w.site.setList("https://10.0.0.1/agent-registration.json")
 	w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"`+w.web+`"}]`)))
-	if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.Binding != resolver.Unbound || !strings.Contains(got.Steps[3].Detail, "blocked") {
-		t.Errorf("led inward: %+v, %v", got, err)
+	if got := w.resolve(t, 7, 0, "ok"); got.Binding != resolver.Unbound || !strings.Contains(got.Steps[3].Detail, "blocked") {
+		t.Errorf("led inward: %+v", got)
 	}
 	w.site.mu.Lock()
 	defer w.site.mu.Unlock()
@@ -298,16 +296,13 @@ func TestBindingIsForgotten(t *testing.T) {
 		want   string
 	}{{fails(errAway), "unavailable"}, {lists("{}"), "unbound"}, {lists("{" + naming(7) + "}"), "unbound"}} {
 		w.domains.set("https://a.example", c.domain)
-		if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != c.want {
-			t.Errorf("require, %d: %v", i, err)
-		}
+		w.resolve(t, 7, 0, c.want)
 		if i == 0 {
 			w.clock.Advance(15 * time.Second)
 		}
 	}
 	w.clock.Advance(61 * time.Second)
-	_, err := w.Resolve(t.Context(), agent(7, 0))
-	heraldtest.Must(t, err)
+	w.resolve(t, 7, 0, "ok")
 }
 
 // TestCloseWhileAsking: closing the resolver during a request for a list records no result for the domain.

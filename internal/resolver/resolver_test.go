@@ -129,6 +129,16 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	return w
 }
 
+// resolve resolves an agent and checks the name of the error.
+func (w *world) resolve(t *testing.T, id, epoch int64, want string) resolver.Target {
+	t.Helper()
+	got, err := w.Resolve(t.Context(), agent(id, epoch))
+	if nameError(err) != want {
+		t.Errorf("agent %d: %s (%v), want %s", id, nameError(err), err, want)
+	}
+	return got
+}
+
 // document returns a registration with the given members.
 func document(members string) string {
 	return `{"type":"https://eips.ethereum.org/EIPS/eip-8004#registration-v1","name":"a",` + members + `}`
@@ -257,9 +267,7 @@ func TestResolve(t *testing.T) {
 		}
 		w.clock.Advance(24 * time.Hour)
 	}
-	if _, err := w.Resolve(t.Context(), agent(8, 0)); nameError(err) != "agent_not_found" {
-		t.Errorf("no such agent: %v", err)
-	}
+	w.resolve(t, 8, 0, "agent_not_found")
 	if _, err := w.Resolve(t.Context(), resolver.Agent{}); err == nil {
 		t.Error("an agent without id was resolved")
 	}
@@ -271,8 +279,7 @@ func TestResolutionSteps(t *testing.T) {
 	doc := document(`"services":[{"name":"MCP","endpoint":"https://a.example","version":"1.0.0"}],
 		"capabilities":{"mcp":{"url":"https://b.example","authentication":{"type":"bearer","tokenHeader":"X-Key"}}}`)
 	w.chain.set("7", data(doc))
-	got, err := w.Resolve(t.Context(), agent(7, 0))
-	heraldtest.Must(t, err)
+	got := w.resolve(t, 7, 0, "ok")
 	const asked = "https://a.example" + wellKnown
 	want := resolver.Target{Transport: "http", URL: "https://a.example", Name: "a", DocumentURI: "data:", DocumentSource: "data", From: "services[0]",
 		Binding: resolver.Unbound,
@@ -284,8 +291,7 @@ func TestResolutionSteps(t *testing.T) {
 			{What: "endpoint", Source: "services[0]", Detail: "https://a.example; 1 other MCP entry is ranked below it"}}}
 	heraldtest.Equal(t, "what was resolved", got, want)
 	w.clock.Advance(12 * time.Second)
-	got, err = w.Resolve(t.Context(), agent(7, 0))
-	heraldtest.Must(t, err)
+	got = w.resolve(t, 7, 0, "ok")
 	heraldtest.Equal(t, "the steps from the cache", got.Steps,
 		[]resolver.Step{{What: "cache", Source: "resolved 12s ago", Detail: "services[0] of a document by data, binding: none"}})
 }
@@ -299,9 +305,7 @@ func TestCache(t *testing.T) {
 	}
 	resolve := func(id, epoch int64) resolver.Target {
 		t.Helper()
-		got, err := w.Resolve(t.Context(), agent(id, epoch))
-		heraldtest.Must(t, err)
-		return got
+		return w.resolve(t, id, epoch, "ok")
 	}
 	reads := func(want int, what string) {
 		t.Helper()
@@ -331,8 +335,7 @@ func TestCache(t *testing.T) {
 
 	// "No such agent" is cached too, for a shorter time.
 	for range 3 {
-		_, err := w.Resolve(t.Context(), agent(3, 0))
-		heraldtest.Equal(t, "the error", nameError(err), "agent_not_found")
+		w.resolve(t, 3, 0, "agent_not_found")
 	}
 	reads(6, "negative")
 	w.clock.Advance(2 * time.Second)
@@ -367,12 +370,10 @@ func TestPageInsteadOfDocument(t *testing.T) {
 	}))
 	t.Cleanup(page.Close)
 	w.chain.set("7", page.URL+"/ipfs/"+c.String())
-	if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != "unavailable" {
-		t.Errorf("a page: %v", err)
-	}
+	w.resolve(t, 7, 0, "unavailable")
 	w.gateway.AddFile(doc)
-	if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.DocumentSource != ipfs.SourceCID {
-		t.Errorf("when a gateway has it: %+v, %v", got, err)
+	if got := w.resolve(t, 7, 0, "ok"); got.DocumentSource != ipfs.SourceCID {
+		t.Errorf("when a gateway has it: %+v", got)
 	}
 }
 
@@ -385,8 +386,7 @@ func TestDocumentNotInTime(t *testing.T) {
 	t.Cleanup(silent.Close)
 	defer close(end)
 	w.chain.set("7", silent.URL+"/agent.json")
-	_, err := w.Resolve(t.Context(), agent(7, 0))
-	heraldtest.Equal(t, "a silent server", nameError(err), "unavailable")
+	w.resolve(t, 7, 0, "unavailable")
 }
 
 func TestSharedFlight(t *testing.T) {
