@@ -136,7 +136,7 @@ func answerLine(line string) {
 	}
 }
 
-// lineAnswers has the modes of a command that answers by hand: what it does with each line of its input.
+// lineAnswers returns the modes of a command that answers by hand. Each mode is called with each line of the input.
 func lineAnswers(dir string) map[string]func(line string) {
 	lines, called := 0, false
 	numeric := func(line string) { // supports only numeric ids and no ping

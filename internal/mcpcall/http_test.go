@@ -166,8 +166,8 @@ func TestMisbehavingAgents(t *testing.T) {
 	}
 }
 
-// TestDeadline checks that a call ends with its deadline, at whatever point the agent falls silent. A handshake has a
-// shorter one.
+// TestDeadline checks that a call ends with its deadline, if the agent is silent before or during its answer. A
+// handshake has a shorter deadline.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

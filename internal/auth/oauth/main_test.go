@@ -119,7 +119,7 @@ func nestLists(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
-// describe names the type of an error, with what callers read from it.
+// describe returns the type of an error, and the values that callers read from it.
 func describe(err error) string {
 	var refused *RefusedError
 	var unavailable *UnavailableError

@@ -10,7 +10,7 @@ import (
 )
 
 // TestRotation performs a rotation as operators do. At each step, the previous and the next keyset are in use at the
-// same time. Each keyset is read from what the previous step wrote.
+// same time. Each keyset is written and read again after its step.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	read := func(k *Keyset, err error) *Keyset {
