@@ -23,10 +23,10 @@ func fillHours(t *testing.T, s storetest.Postgres, agents, hours int) {
 	t.Helper()
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, hour, hour_calls, hour_failed, hour_failures)
 		SELECT 8453, $1, n, date_trunc('hour', now(), 'UTC'), 20, n % 10, jsonb_build_object('timeout', n % 10) FROM generate_series(1, $2::int) n`,
-		agentNamed("1").Registry, agents)
+		storetest.Agent(1).Registry, agents)
 	exec(t, s, `INSERT INTO herald.agent_hours (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
 		SELECT date_trunc('hour', now(), 'UTC') - h * interval '1 hour', 8453, $1, n, 20, n % 10, jsonb_build_object('timeout', n % 10), array_fill(1, ARRAY[14])
-		  FROM generate_series($3::int - 1, 1, -1) h, generate_series(1, $2::int) n`, agentNamed("1").Registry, agents, hours)
+		  FROM generate_series($3::int - 1, 1, -1) h, generate_series(1, $2::int) n`, storetest.Agent(1).Registry, agents, hours)
 }
 
 // TestAgentHoursPlans: on a year's worth of rows, an agent's counts, the failing agents and the rows to drop are found
@@ -38,7 +38,7 @@ func TestAgentHoursPlans(t *testing.T) {
 	exec(t, s, `INSERT INTO herald.agent_hours SELECT hour - interval '30 days', chain_id, identity_registry, agent_id, calls, failed, failures, latency
 		FROM herald.agent_hours WHERE agent_id <= 500`)
 	exec(t, s, `VACUUM ANALYZE herald.agents, herald.agent_hours`)
-	agent := `8453, '` + agentNamed("1").Registry + `', 7`
+	agent := `8453, '` + storetest.Agent(1).Registry + `', 7`
 	for name, st := range map[string]struct{ sql, args string }{
 		"agent_hours":     {records.Statements.Text("agent_hours"), agent + `, now() - interval '1 day', '90 days'`},
 		"all_agent_hours": {records.Statements.Text("agent_hours"), agent + `, '0001-01-01', '90 days'`},
@@ -95,9 +95,7 @@ func TestFailingAgents(t *testing.T) {
 					break
 				}
 			}
-			if strings.Join(got, " ") != tt.want {
-				t.Errorf("%+v: %v, want %s", f, got, tt.want)
-			}
+			heraldtest.Equal(t, fmt.Sprintf("agents of %+v", f), strings.Join(got, " "), tt.want)
 		}
 	}
 }
@@ -111,16 +109,15 @@ func TestDropAgentHours(t *testing.T) {
 	exec(t, s, `UPDATE herald.agent_hours SET hour = hour - interval '100 days' WHERE hour < now() - interval '3 hours'`) // nine of 15
 	for i, want := range []int{4, 4, 1, 0} {
 		oldest := value[time.Time](t, s, `SELECT min(hour) FROM herald.agent_hours`)
-		if n, err := retention.New(s.Pool).DropAgentHours(t.Context(), retention.AgentHoursKept, 4); err != nil || n != want {
-			t.Errorf("round %d: dropped %d, %v, want %d", i, n, err, want)
-		}
+		n, err := retention.New(s.Pool).DropAgentHours(t.Context(), retention.AgentHoursKept, 4)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, fmt.Sprintf("dropped in round %d", i), n, want)
 		if left := value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour = $1`, oldest); i == 0 && left != 0 {
 			t.Errorf("%d of the oldest hour are left", left)
 		}
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour > now() - interval '4 hours'`); n != 6 {
-		t.Errorf("%d rows are left", n)
-	}
+	heraldtest.Equal(t, "rows are left",
+		value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour > now() - interval '4 hours'`), 6)
 }
 
 // TestAgentStats: AgentStats returns the hours of one agent from the given time on.
@@ -132,7 +129,7 @@ func TestAgentStats(t *testing.T) {
 		FROM herald.agent_hours`) // retention is late
 	now := value[time.Time](t, s, `SELECT max(hour) FROM herald.agents`)
 	for since, want := range map[time.Time]int{{}: 30, now.Add(time.Hour): 0, now: 1, now.Add(-24 * time.Hour): 25, now.Add(-90 * time.Minute): 3} {
-		hours, err := s.AgentStats(t.Context(), agentNamed("2"), since)
+		hours, err := s.AgentStats(t.Context(), storetest.Agent(2), since)
 		if err != nil || len(hours) != want {
 			t.Errorf("since %s: %d hours, %v, want %d", since, len(hours), err, want)
 		}
@@ -143,7 +140,5 @@ func TestAgentStats(t *testing.T) {
 			}
 		}
 	}
-	if hours, err := s.AgentStats(t.Context(), agentNamed("3"), time.Time{}); err != nil || len(hours) != 0 {
-		t.Error(hours, err)
-	}
+	heraldtest.Equal(t, "of an unknown agent", fmt.Sprint(s.AgentStats(t.Context(), storetest.Agent(3), time.Time{})), "[] <nil>")
 }

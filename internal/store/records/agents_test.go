@@ -2,7 +2,7 @@ package records_test
 
 import (
 	"encoding/json"
-	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +13,13 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 func TestEnableAgent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	a := agentNamed("1")
+	a := storetest.Agent(1)
 	state := func() string {
 		t.Helper()
 		return value[string](t, s, `SELECT concat_ws(' ', enabled, state) FROM herald.agents WHERE agent_id = 1`)
@@ -31,57 +32,52 @@ func TestEnableAgent(t *testing.T) {
 	}
 	other := acceptOne(t, s, feedback(2, 1))
 	record(t, s, claim(t, s, other), ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true})
-	if d := read(t, s, other.ID); d.Status != outcome.Queued { // agent 2 is enabled, so nothing holds it
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "the status, of an agent that is enabled", read(t, s, other.ID).Status, outcome.Queued)
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'auth_required' WHERE agent_id = 1 AND order_seq = 7`)
 	released, tasks, err := s.EnableAgent(t.Context(), a, true)
 	if released != 1099 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
 		t.Errorf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, state(), countDispatched(t, s))
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 1 {
-		t.Errorf("%d are held", n)
-	}
+	heraldtest.Equal(t, "are held",
+		value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`), 1)
 	record(t, s, claim(t, s, tasks[0]), delivered)
-	if n, _, err := s.EnableAgent(t.Context(), a, true); n != 0 || err != nil || state() != "t connected" {
-		t.Error(n, err, state())
-	}
+	enable(t, s, 1, true)
+	heraldtest.Equal(t, "enabled again", state(), "t connected")
 }
 
-// TestAgentEnabledDuringAttempt: a delivery was claimed while its agent was disabled. If the agent was enabled before
-// the outcome is recorded, the delivery is not held, because nothing would release it.
-func TestAgentEnabledDuringAttempt(t *testing.T) {
+// TestHoldWithoutCause: a delivery was claimed while its agent was disabled, or called without a token. If the agent was
+// enabled or the token stored before the outcome is recorded, the delivery is not held, because nothing would release
+// it. If it was called with the present token, or its agent is disabled again, it is held.
+func TestHoldWithoutCause(t *testing.T) {
 	t.Parallel()
-	s := newStore(t)
-	a := agentNamed("1")
-	task := acceptOne(t, s, feedback(1, 1))
-	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
-		t.Fatal(err)
-	}
-	c := claim(t, s, task)
-	if c.Enabled {
-		t.Fatalf("%+v", c)
-	}
-	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
-		t.Fatal(err)
-	}
-	r := record(t, s, c, ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
-	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
-		t.Fatalf("%+v", r)
-	}
-	if c = claim(t, s, r.Next[0]); !c.Enabled || c.Attempt != 1 {
-		t.Errorf("%+v", c)
-	}
-	// While the agent is disabled, the delivery is held.
-	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
-		t.Fatal(err)
-	}
-	if r := record(t, s, c, ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
-		t.Errorf("%+v", r)
-	}
-	if d := read(t, s, c.ID); d.Status != outcome.Held || d.Attempts != 0 || len(d.History) != 0 {
-		t.Errorf("%+v", d)
+	s, k := newStore(t), newKeys(t)
+	disabledHeld := ledger.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}
+	for agent, c := range []struct {
+		held       ledger.Outcome
+		begin, end func(agent int) // of the cause
+	}{
+		{disabledHeld, func(agent int) { enable(t, s, agent, false) }, func(agent int) { enable(t, s, agent, true) }},
+		{authHeld, func(int) {},
+			func(agent int) { storeToken(t, s, sealedFor(t, k, storetest.Agent(agent), tokenOrigin, "one")) }},
+	} {
+		task := acceptOne(t, s, feedback(agent, 1))
+		c.begin(agent)
+		first := claim(t, s, task)
+		heraldtest.Equal(t, "the claim's agent is enabled", first.Enabled, c.held.Reason != outcome.AgentDisabled)
+		c.end(agent)
+		next := record(t, s, first, c.held).Next
+		heraldtest.Equal(t, "the next tasks", len(next), 2)
+		heraldtest.Equal(t, "the ended one", next[1], ledger.Task{ID: task.ID, N: task.N, Ended: true})
+		again := claim(t, s, next[0])
+		if again.ID != task.ID || again.N != task.N+1 || !again.Enabled || again.Attempt != 1 {
+			t.Errorf("%+v", again)
+		}
+		c.begin(agent)
+		heraldtest.Equal(t, "the next tasks", len(record(t, s, again, c.held).Next), 0)
+		d := read(t, s, task.ID)
+		heraldtest.Equal(t, "the delivery", fmt.Sprint(d.Status, " ", d.Reason, " ", d.Attempts, len(d.History)),
+			fmt.Sprint("held ", c.held.Reason, " 0 0"))
 	}
 }
 
@@ -111,9 +107,7 @@ func TestAgents(t *testing.T) {
 	for want, f := range map[string]records.AgentFilter{
 		"3 0 1 2 3 4": {}, "0 1 2 3 4": {ChainID: &chain, Limit: 2}, "3 3": {AgentID: "3", Limit: 1}, "1 3": {State: "failed"}, "3": {State: "failed", AgentID: "3"},
 	} {
-		if got := strings.Join(list(f), " "); got != want {
-			t.Errorf("%+v: %s, want %s", f, got, want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("agents of %+v", f), strings.Join(list(f), " "), want)
 	}
 	_, tasks := accept(t, s, feedbacks(9, 1, 12)...)
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
@@ -123,22 +117,20 @@ func TestAgents(t *testing.T) {
 	record(t, s, claim(t, s, tasks[2]), ok)
 	claim(t, s, tasks[3])
 	exec(t, s, `UPDATE herald.agents SET policy = '{"onUnknown": "hold"}', raised_epoch = 3, tools = '["x"]' WHERE agent_id = 9`)
-	r, err := s.AgentRow(t.Context(), agentNamed("9"))
+	r, err := s.AgentRow(t.Context(), storetest.Agent(9))
 	heraldtest.Must(t, err)
 	if r.ChainID != 8453 || r.AgentID != "9" || !r.Enabled || r.State != "connected" || r.LastOKAt == nil || r.Policy.OnUnknown != policy.OnUnknownHold || *r.RaisedEpoch != 3 ||
 		r.Endpoint != ok.Endpoint || r.Protocol != ok.Protocol || string(r.Tools) != `["x"]` || string(r.Totals) != `{"delivered": 1}` || r.CreatedAt.IsZero() {
 		t.Errorf("%+v", r)
 	}
-	if r.Open[outcome.Queued] != 8 || r.Open[outcome.Running] != 1 || r.Open[outcome.Waiting] != 1 || r.Open[outcome.Held] != 1 || len(r.Open) != 4 {
-		t.Errorf("open %v", r.Open)
-	}
+	heraldtest.Equal(t, "open",
+		r.Open, map[outcome.Status]int64{outcome.Queued: 8, outcome.Running: 1, outcome.Waiting: 1, outcome.Held: 1})
 	b, err := json.Marshal(r)
 	if err != nil || !strings.Contains(string(b), `"lastOkAt":"`) || !strings.Contains(string(b), `"open":{"held":1,`) || strings.Contains(string(b), "lastError") {
 		t.Errorf("%s, %v", b, err)
 	}
-	if _, err := s.AgentRow(t.Context(), agentNamed("77")); !errors.Is(err, ledger.ErrNotFound) {
-		t.Error(err)
-	}
+	_, err = s.AgentRow(t.Context(), storetest.Agent(77))
+	heraldtest.Fails(t, "an unknown agent", err, ledger.ErrNotFound)
 }
 
 func TestAudit(t *testing.T) {
@@ -152,57 +144,52 @@ func TestAudit(t *testing.T) {
 	}
 	heraldtest.Must(t, s.EndAudit(t.Context(), first, 11, "cancelled", ""))
 	heraldtest.Must(t, s.EndAudit(t.Context(), second, 0, "failed", "the database is away"))
-	if err := s.EndAudit(t.Context(), 999, 0, "done", ""); !errors.Is(err, ledger.ErrNotFound) {
-		t.Error(err)
-	}
+	heraldtest.Fails(t, "an unknown audit", s.EndAudit(t.Context(), 999, 0, "done", ""), ledger.ErrNotFound)
 	third, err := s.BeginAudit(t.Context(), records.Audit{Actor: "x", Action: "y"})
 	heraldtest.Must(t, err)
 	list, err := s.Audits(t.Context(), 0, 0)
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
 	}
-	if a := list[0]; a.ID != third || a.State != "running" || a.FinishedAt != nil {
-		t.Errorf("%+v", a)
+	for i := range list {
+		a := &list[i]
+		if a.At.IsZero() || (a.FinishedAt == nil) != (a.State == "running") {
+			t.Errorf("%+v", a)
+		}
+		a.At, a.FinishedAt = time.Time{}, nil
 	}
-	if a := list[1]; a.State != "failed" || a.Note != "the database is away" || a.FinishedAt == nil || a.Filter != nil {
-		t.Errorf("%+v", a)
-	}
-	if a := list[2]; a.Moved != 11 || a.Matched != 12 || a.State != "cancelled" || a.Note != "because\uFFFD" || string(a.Filter) != `{"status": "dead"}` || a.At.IsZero() {
-		t.Errorf("%+v", a)
-	}
-	if list, err := s.Audits(t.Context(), 0, 1); err != nil || len(list) != 1 {
-		t.Error(list, err)
-	}
+	heraldtest.Equal(t, "the audit", list, []records.Audit{
+		{ID: third, Actor: "x", Action: "y", State: "running"},
+		{ID: second, Actor: "root@host", Action: "agent disable", Matched: 1, State: "failed", Note: "the database is away"},
+		{ID: first, Actor: "root@host", Action: "delivery replay", Filter: []byte(`{"status": "dead"}`), Matched: 12, Moved: 11,
+			State: "cancelled", Note: "because\uFFFD"}})
+	list, err = s.Audits(t.Context(), 0, 1)
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "audits of a page", len(list), 1)
 }
 
 // TestSetPolicy: a stored policy keeps the fields that another SetPolicy does not name.
 func TestSetPolicy(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	a := agentNamed("1")
+	a := storetest.Agent(1)
 	set := func(p policy.Policy) string {
 		t.Helper()
 		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
-	heraldtest.Equal(t, "of an agent not known yet", set(policy.Policy{OnUnknown: policy.OnUnknownHold}), `{"onUnknown": "hold"}`)
+	heraldtest.Equal(t, "of an agent not known yet",
+		set(policy.Policy{OnUnknown: policy.OnUnknownHold}), `{"onUnknown": "hold"}`)
 	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
-	if got := set(policy.Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
-		t.Error(got)
-	}
-	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != policy.OnUnknownHold {
-		t.Errorf("%+v", c)
-	}
-	if got := set(policy.Policy{OnUnknown: policy.OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
-		t.Error(got)
-	}
-	if c := claim(t, s, acceptOne(t, s, feedback(1, 2))); c.Policy.OnUnknown != policy.OnUnknownResend { // set between two claims
-		t.Errorf("%+v", c)
-	}
+	heraldtest.Equal(t, "the policy", set(policy.Policy{}), `{"other": 1, "onUnknown": "hold"}`)
+	heraldtest.Equal(t, "onUnknown of a claim",
+		claim(t, s, acceptOne(t, s, feedback(1, 1))).Policy.OnUnknown, policy.OnUnknownHold)
+	heraldtest.Equal(t, "the policy",
+		set(policy.Policy{OnUnknown: policy.OnUnknownResend}), `{"other": 1, "onUnknown": "resend"}`)
+	heraldtest.Equal(t, "onUnknown of a claim after the change",
+		claim(t, s, acceptOne(t, s, feedback(1, 2))).Policy.OnUnknown, policy.OnUnknownResend)
 	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
-	if got := set(policy.Policy{OnUnknown: policy.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
-		t.Error(got)
-	}
+	heraldtest.Equal(t, "the policy", set(policy.Policy{OnUnknown: policy.OnUnknownHold}), `{"onUnknown": "hold"}`)
 }
 
 // TestLargePolicy: a policy of the largest size takes effect, although its text is longer in Postgres, and settings may
@@ -210,7 +197,7 @@ func TestSetPolicy(t *testing.T) {
 func TestLargePolicy(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	a := agentNamed("1")
+	a := storetest.Agent(1)
 	tags := strings.Repeat(`"t",`, (policy.MaxBytes-100)/4)
 	p, _, err := policy.Parse([]byte(`{"enabled":false,"filters":[{"action":"skip","when":{"tag1":[`+tags+`""]}}]}`), policy.Operator, nil)
 	heraldtest.Must(t, err)
@@ -220,13 +207,11 @@ func TestLargePolicy(t *testing.T) {
 	heraldtest.Must(t, s.SetPolicy(t.Context(), a, policy.Policy{OnUnknown: policy.OnUnknownHold, BatchSize: 7}))
 	c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
 	for _, got := range []policy.Policy{c.Policy, c.OwnPolicy} {
-		if len(got.Filters) != 1 || !got.Disables() {
-			t.Errorf("%d filters, disables %v", len(got.Filters), got.Disables())
-		}
+		heraldtest.Equal(t, "filters", len(got.Filters), 1)
+		heraldtest.Equal(t, "it disables the agent", got.Disables(), true)
 	}
-	if c.Policy.OnUnknown != policy.OnUnknownHold || c.Policy.BatchSize != 7 {
-		t.Error(c.Policy.OnUnknown, c.Policy.BatchSize)
-	}
+	heraldtest.Equal(t, "onUnknown", c.Policy.OnUnknown, policy.OnUnknownHold)
+	heraldtest.Equal(t, "batchSize", c.Policy.BatchSize, 7)
 }
 
 // TestReleaseEnabledInPages releases more agents, and more deliveries of one agent, than a page contains.

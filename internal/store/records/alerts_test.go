@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
@@ -41,11 +40,7 @@ func look(t testing.TB, s storetest.Postgres, cfg records.LookConfig) (told []st
 
 func saysNews(t testing.TB, when string, got []string, want ...string) {
 	t.Helper()
-	ok := len(got) == len(want)
-	for i := range want {
-		ok = ok && strings.HasPrefix(got[i], want[i])
-	}
-	if !ok {
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
 		t.Errorf("%s: %q, want %q", when, got, want)
 	}
 }
@@ -67,9 +62,8 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for agent := 1; agent <= 5; agent++ {
-		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
+		acceptOne(t, s, feedback(agent, 1))
 	}
-	agentRef := func(n int) erc8004.Agent { return (&ledger.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
 	saysNews(t, "at first", look(t, s, everything))
 
 	fails(t, s, 1, "2 minutes", "1 second")
@@ -78,9 +72,7 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	fails(t, s, 4, "2 minutes", "1 second")
 	// As after a group that recorded a success, and then the first failure.
 	exec(t, s, `UPDATE herald.agents SET last_ok_at = failing_since WHERE agent_id = 4`)
-	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), false); err != nil {
-		t.Fatal(err)
-	}
+	enable(t, s, 5, false)
 	saysNews(t, "one fails", look(t, s, everything), "agent.disabled 5 ", `agent.failing 1 {"count":0,"herald":false,"state":"failed"`, "agent.failing 4 ")
 	saysNews(t, "nothing new", look(t, s, everything))
 	succeeds(t, s, 1)
@@ -90,18 +82,12 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '3 minutes' WHERE agent_id = 1`)
 	saysNews(t, "it fails again", look(t, s, everything), "agent.failing 1 ")
 	for _, enabled := range []bool{false, true} {
-		if _, _, err := s.EnableAgent(t.Context(), agentRef(1), enabled); err != nil {
-			t.Fatal(err)
-		}
+		enable(t, s, 1, enabled)
 	}
 	saysNews(t, "enabled anew, which is no success", look(t, s, everything))
-	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), true); err != nil {
-		t.Fatal(err)
-	}
+	enable(t, s, 5, true)
 	saysNews(t, "enabled", look(t, s, everything))
-	if _, _, err := s.EnableAgent(t.Context(), agentRef(5), false); err != nil {
-		t.Fatal(err)
-	}
+	enable(t, s, 5, false)
 	quiet := everything
 	quiet.Compose = nil
 	saysNews(t, "nobody is told", look(t, s, quiet))
@@ -113,22 +99,17 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 func TestAlertAfterEnabling(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	acceptOne(t, s, feedbacks(1, 1, 1)[0].Job)
-	acceptOne(t, s, feedbacks(2, 1, 1)[0].Job)
-	enable := func(n int, enabled bool) {
-		t.Helper()
-		_, _, err := s.EnableAgent(t.Context(), (&ledger.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent(), enabled)
-		heraldtest.Must(t, err)
-	}
+	acceptOne(t, s, feedback(1, 1))
+	acceptOne(t, s, feedback(2, 1))
 	fails(t, s, 1, "121 hours", "1 hour")
 	fails(t, s, 2, "2 minutes", "1 second")
 	saysNews(t, "both fail", look(t, s, everything), "agent.disabled 1 ", "agent.failing 2 ")
-	enable(1, true)
-	enable(2, true) // it was enabled all the time
+	enable(t, s, 1, true)
+	enable(t, s, 2, true) // it was enabled all the time
 	saysNews(t, "enabled", look(t, s, everything))
-	enable(1, false)
+	enable(t, s, 1, false)
 	saysNews(t, "disabled again", look(t, s, everything), "agent.disabled 1 ")
-	enable(1, true)
+	enable(t, s, 1, true)
 	saysNews(t, "and enabled", look(t, s, everything))
 	succeeds(t, s, 1)
 	fails(t, s, 2, "90 seconds", "1 second")
@@ -144,7 +125,7 @@ func TestDisablesFailingAgents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for agent := 1; agent <= 7; agent++ {
-		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
+		acceptOne(t, s, feedback(agent, 1))
 	}
 	fails(t, s, 1, "121 hours", "1 hour")
 	fails(t, s, 2, "119 hours", "1 hour")
@@ -165,17 +146,12 @@ func TestDisablesFailingAgents(t *testing.T) {
 	exec(t, s, `DELETE FROM herald.audit WHERE filter ->> 'agent' = '8453:2'`)
 	row := value[string](t, s, `SELECT string_agg(concat_ws(' ', g.agent_id, g.state, a.actor, a.action, a.state, a.note, a.filter ->> 'agent'), ';')
 		FROM herald.agents g, herald.audit a WHERE NOT g.enabled`)
-	if want := "1 disabled herald agent disable done every call failed for 120h0m0s or longer (HERALD_DISABLE_AFTER) 8453:1"; row != want {
-		t.Errorf("%s, want %s", row, want)
-	}
-	agent := (&ledger.Claim{Job: feedbacks(1, 1, 1)[0].Job}).Agent()
-	if _, _, err := s.EnableAgent(t.Context(), agent, true); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Equal(t, "the disabled agent and its audit", row,
+		"1 disabled herald agent disable done every call failed for 120h0m0s or longer (HERALD_DISABLE_AFTER) 8453:1")
+	enable(t, s, 1, true)
 	saysNews(t, "enabled: it begins anew", look(t, s, everything))
-	if !value[bool](t, s, `SELECT enabled AND failing_since IS NULL FROM herald.agents WHERE agent_id = 1`) {
-		t.Error("it is judged by what was before it was enabled")
-	}
+	heraldtest.Equal(t, "it is judged anew",
+		value[bool](t, s, `SELECT enabled AND failing_since IS NULL FROM herald.agents WHERE agent_id = 1`), true)
 }
 
 // TestAlertPerDeathAndHold: each death and each hold raises one alert of its agent, with any cause.
@@ -185,15 +161,13 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 6)...)
 	_, others := accept(t, s, feedbacks(2, 1, 2)...)
 	tasks = append(tasks, others...)
-	dead := ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true}
-	held := ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
+	dead := ending(outcome.Dead, "timeout")
 	record(t, s, claim(t, s, tasks[0]), dead)
-	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true})
-	record(t, s, claim(t, s, tasks[2]), held)
+	record(t, s, claim(t, s, tasks[1]), ending(outcome.Dead, "server_error"))
+	record(t, s, claim(t, s, tasks[2]), authHeld)
 	record(t, s, claim(t, s, tasks[3]), delivered)
-	record(t, s, claim(t, s, tasks[6]), held)
-	rejected := ledger.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}
-	record(t, s, claim(t, s, tasks[7]), rejected)
+	record(t, s, claim(t, s, tasks[6]), authHeld)
+	record(t, s, claim(t, s, tasks[7]), ending(outcome.Rejected, "tool_error"))
 	saysNews(t, "at first", look(t, s, everything), `deliveries.dead 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[server_error:1 timeout:1]"}`,
 		`deliveries.held 1 {"count":1,`, `deliveries.held 2 {"count":1,`)
 	saysNews(t, "nothing new", look(t, s, everything))
@@ -225,13 +199,10 @@ func TestReleasedHoldIsNoMishap(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	c := claim(t, s, tasks[0])
 	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored after the claim
-	held := ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
-	record(t, s, c, held)
-	if d := read(t, s, c.ID); d.Status != outcome.Queued {
-		t.Fatalf("it is %s", d.Status)
-	}
+	record(t, s, c, authHeld)
+	heraldtest.Equal(t, "the status", read(t, s, c.ID).Status, outcome.Queued)
 	saysNews(t, "held and released", look(t, s, everything))
-	record(t, s, claim(t, s, tasks[1]), held)
+	record(t, s, claim(t, s, tasks[1]), authHeld)
 	saysNews(t, "held", look(t, s, everything), `deliveries.held 1 {"count":1,`)
 }
 
@@ -244,10 +215,9 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	slow, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
-	if _, err := slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID); err != nil {
-		t.Fatal(err)
-	}
-	record(t, s, claim(t, s, tasks[1]), ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
+	_, err = slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID)
+	heraldtest.Must(t, err)
+	record(t, s, claim(t, s, tasks[1]), ending(outcome.Dead, "timeout"))
 	always := everything
 	always.Pause = 0
 	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
@@ -271,11 +241,10 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	slow, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
-	record(t, s, claim(t, s, tasks[0]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
-	record(t, s, claim(t, s, others[0]), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
-	if _, err := slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`); err != nil {
-		t.Fatal(err)
-	}
+	record(t, s, claim(t, s, tasks[0]), authHeld)
+	record(t, s, claim(t, s, others[0]), authHeld)
+	_, err = slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`)
+	heraldtest.Must(t, err)
 	always := everything
 	always.Pause = 0
 	saysNews(t, "beside a slow record", look(t, s, always), "deliveries.held 2 ")
@@ -288,11 +257,11 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
-	acceptOne(t, s, feedbacks(2, 1, 1)[0].Job)
+	acceptOne(t, s, feedback(2, 1))
 	fails(t, s, 1, "2 minutes", "1 second")
 	fails(t, s, 2, "121 hours", "1 hour")
 	for _, task := range tasks {
-		record(t, s, claim(t, s, task), ledger.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
+		record(t, s, claim(t, s, task), ending(outcome.Dead, "timeout"))
 	}
 	var wg sync.WaitGroup
 	for range 6 {
@@ -303,10 +272,9 @@ func TestConcurrentAlertChecks(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	got := value[string](t, s, `SELECT string_agg(kind || ' ' || agent_id, ', ' ORDER BY kind, agent_id) FROM herald.alerts`)
-	if want := "agent.disabled 2, agent.failing 1, deliveries.dead 1"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	heraldtest.Equal(t, "the alerts",
+		value[string](t, s, `SELECT string_agg(kind || ' ' || agent_id, ', ' ORDER BY kind, agent_id)
+		FROM herald.alerts`), "agent.disabled 2, agent.failing 1, deliveries.dead 1")
 	heraldtest.Equal(t, "rows of the audit", value[int](t, s, `SELECT count(*)::int FROM herald.audit`), 1)
 }
 
@@ -347,20 +315,17 @@ func TestAlertsAreClaimed(t *testing.T) {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	heraldtest.Must(t, s.PostponeAlert(ctx, got[2], nil, "too late: another attempt is under way"))
-	if !value[bool](t, s, `SELECT error IS NULL AND next_attempt_at > now() FROM herald.alerts WHERE id = $1`, again.ID) {
-		t.Error("what an older attempt came to was noted over the one under way")
-	}
+	heraldtest.Equal(t, "the attempt under way keeps its lease, whatever an older one came to",
+		value[bool](t, s, `SELECT error IS NULL AND next_attempt_at > now() FROM herald.alerts WHERE id = $1`, again.ID), true)
 	heraldtest.Must(t, s.PostponeAlert(ctx, again, nil, "given up"))
-	if _, err := s.ClaimAlert(ctx, time.Minute); !errors.Is(err, ledger.ErrNotFound) {
-		t.Error(err)
-	}
+	_, err = s.ClaimAlert(ctx, time.Minute)
+	heraldtest.Fails(t, "a claim after the last alert", err, ledger.ErrNotFound)
 	exec(t, s, `UPDATE herald.alerts SET next_attempt_at = next_attempt_at - interval '1 hour'`)
 	a, err := s.ClaimAlert(ctx, time.Minute)
 	if err != nil || a.ID != got[1].ID || a.Attempt != 2 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	errorsKept := value[[]string](t, s, `SELECT array_agg(coalesce(error, '-') ORDER BY error) FROM herald.alerts`)
-	if !slices.Equal(errorsKept, []string{"given up", "it said no", "-"}) {
-		t.Errorf("%q", errorsKept)
-	}
+	heraldtest.Equal(t, "the errors",
+		value[[]string](t, s, `SELECT array_agg(coalesce(error, '-') ORDER BY error) FROM herald.alerts`),
+		[]string{"given up", "it said no", "-"})
 }

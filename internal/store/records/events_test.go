@@ -1,6 +1,7 @@
 package records_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/agentherald/herald/internal/outcome"
@@ -8,8 +9,21 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 )
+
+// awaitEvents returns the events after start once there are n.
+func awaitEvents(t *testing.T, s storetest.Postgres, start records.EventCursor, n int) (got []records.DeliveryEvent) {
+	t.Helper()
+	heraldtest.Await(t, "events", func() bool {
+		var err error
+		got, err = s.EventsAfter(t.Context(), start, 10)
+		heraldtest.Must(t, err)
+		return len(got) >= n
+	})
+	return got
+}
 
 // TestEventsInOrder: an event whose transaction commits late delays the later events, so that readers miss none.
 func TestEventsInOrder(t *testing.T) {
@@ -21,22 +35,15 @@ func TestEventsInOrder(t *testing.T) {
 	slow, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	const sql = `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`
-	if _, err := slow.Exec(t.Context(), sql, tasks[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = slow.Exec(t.Context(), sql, tasks[0].ID)
+	heraldtest.Must(t, err)
 	exec(t, s, sql, tasks[1].ID)
-	if got, err := s.EventsAfter(t.Context(), start, 10); err != nil || len(got) != 0 {
-		t.Errorf("while an older transaction is open: %+v, %v", got, err)
-	}
+	heraldtest.Equal(t, "events while an older transaction is open", fmt.Sprint(s.EventsAfter(t.Context(), start, 10)), "[] <nil>")
 	heraldtest.Must(t, slow.Commit(t.Context()))
 	// Transactions of the cluster's other databases can delay events, too.
-	var got []records.DeliveryEvent
-	heraldtest.Await(t, "both events", func() bool {
-		got, err = s.EventsAfter(t.Context(), start, 10)
-		return err != nil || len(got) > 1
-	})
-	if err != nil || len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
-		t.Fatalf("%+v, %v", got, err)
+	got := awaitEvents(t, s, start, 2)
+	if len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
+		t.Fatalf("%+v", got)
 	}
 	if e := got[0]; e.Status != outcome.Cancelled || e.Reason != "operator" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
 		t.Errorf("%+v", e)
@@ -47,9 +54,7 @@ func TestEventsInOrder(t *testing.T) {
 	// Claims and changes of other columns are no events.
 	exec(t, s, `UPDATE herald.deliveries SET updated_at = now() WHERE id = $1`, tasks[1].ID)
 	claim(t, s, tasks[2])
-	if more, err := s.EventsAfter(t.Context(), got[1].Cursor, 10); err != nil || len(more) != 0 {
-		t.Errorf("%+v, %v", more, err)
-	}
+	heraldtest.Equal(t, "later events", fmt.Sprint(s.EventsAfter(t.Context(), got[1].Cursor, 10)), "[] <nil>")
 }
 
 // TestEventsOfCommittedStates: a transaction that changes a delivery twice reports only the state that it leaves behind:
@@ -69,49 +74,32 @@ func TestEventsOfCommittedStates(t *testing.T) {
 	if rec, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
 		t.Fatalf("%+v, %v", rec, err)
 	}
-	var got []records.DeliveryEvent
-	heraldtest.Await(t, "the event", func() bool {
-		got, err = s.EventsAfter(t.Context(), start, 10)
-		return err != nil || len(got) > 0
-	})
-	if err != nil || len(got) != 1 || got[0].Status != outcome.Queued {
-		t.Errorf("%+v, %v", got, err)
+	if got := awaitEvents(t, s, start, 1); len(got) != 1 || got[0].Status != outcome.Queued {
+		t.Errorf("%+v", got)
 	}
 }
 
+// TestDropEvents: old events are deleted, and those of transactions that this cluster has not begun, as of a dump that
+// was restored into another cluster. Otherwise the stream would send these again when it reaches their transaction ids.
 func TestDropEvents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
 	for _, task := range tasks {
 		exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`, task.ID)
 	}
-	exec(t, s, `UPDATE herald.delivery_events SET at = now() - interval '73 hours' WHERE delivery_id <> $1`, tasks[2].ID)
-	for _, want := range []int{1, 1, 0} {
-		if dropped, err := retention.New(s.Pool).DropEvents(t.Context(), 1); err != nil || dropped != want {
-			t.Errorf("%d, %v, want %d", dropped, err, want)
+	drops := func(counts ...int) {
+		t.Helper()
+		for _, want := range counts {
+			heraldtest.Equal(t, "dropped", fmt.Sprint(retention.New(s.Pool).DropEvents(t.Context(), 1)), fmt.Sprint(want, " <nil>"))
 		}
-	}
-}
-
-// TestDropEventsOfARestoredDump: a dump that was restored into another cluster has events of transactions that this
-// cluster has not begun. They are deleted. Otherwise the stream would send them again when it reaches their transaction ids.
-func TestDropEventsOfARestoredDump(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
-	for _, task := range tasks {
-		exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`, task.ID)
 	}
 	exec(t, s, `UPDATE herald.delivery_events SET xid = '1000000000000' WHERE delivery_id = $1`, tasks[0].ID)
-	for _, want := range []int{1, 0} {
-		if dropped, err := retention.New(s.Pool).DropEvents(t.Context(), 1); err != nil || dropped != want {
-			t.Errorf("%d, %v, want %d", dropped, err, want)
-		}
-	}
-	if left := value[int](t, s, `SELECT count(*)::int FROM herald.delivery_events WHERE delivery_id <> $1`, tasks[0].ID); left != 2 {
-		t.Errorf("%d events of this cluster are left", left)
-	}
+	drops(1, 0)
+	exec(t, s, `UPDATE herald.delivery_events SET at = now() - interval '73 hours' WHERE delivery_id <> $1`, tasks[3].ID)
+	drops(1, 1, 0)
+	left := value[int](t, s, `SELECT count(*)::int FROM herald.delivery_events WHERE delivery_id = $1`, tasks[3].ID)
+	heraldtest.Equal(t, "recent events that are left", left, 1)
 }
 
 func TestEventCursor(t *testing.T) {
@@ -121,8 +109,7 @@ func TestEventCursor(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, s := range []string{"", "1", "1.2", "1.2.3.4", "1.2.3 ", "a.b.c", "1.-2.3", "01.2.3"} {
-		if got, err := records.ParseEventCursor(s); err == nil {
-			t.Errorf("%q: %+v", s, got)
-		}
+		_, err := records.ParseEventCursor(s)
+		heraldtest.Fails(t, s, err)
 	}
 }

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -21,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -48,18 +45,8 @@ func openStore(t testing.TB, url string, adjust func(*pgxpool.Config)) storetest
 
 const lease = 2 * time.Minute
 
-var (
-	registry   = common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
-	reputation = common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63")
-	client     = common.HexToAddress("0x00000000000000000000000000000000000000c1")
-)
-
 // feedback returns the NewFeedback with the given index of an agent.
-func feedback(agent, index int) job.Job {
-	return job.Job{Kind: job.KindNewFeedback, ChainID: 8453, ReputationRegistry: reputation, IdentityRegistry: registry,
-		AgentID: big.NewInt(int64(agent)), ClientAddress: client, FeedbackIndex: uint64(index), Value: big.NewInt(9977), ValueDecimals: 2,
-		Tag1: "uptime", BlockNumber: 1000, Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true}}
-}
+func feedback(agent, index int) job.Job { return storetest.Feedback(agent, index) }
 
 func feedbacks(agent, from, n int) []ledger.Intake {
 	in := make([]ledger.Intake, n)
@@ -69,8 +56,11 @@ func feedbacks(agent, from, n int) []ledger.Intake {
 	return in
 }
 
-func agentNamed(id string) erc8004.Agent {
-	return erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
+// enable enables or disables an agent.
+func enable(t testing.TB, s storetest.Postgres, agent int, enabled bool) {
+	t.Helper()
+	_, _, err := s.EnableAgent(t.Context(), storetest.Agent(agent), enabled)
+	heraldtest.Must(t, err)
 }
 
 func accept(t testing.TB, s storetest.Postgres, in ...ledger.Intake) ([]ledger.Acceptance, []ledger.Task) {
@@ -236,7 +226,7 @@ func TestNoPassword(t *testing.T) {
 			look("Replay", err)
 			_, _, err = s.Clock(ctx)
 			look("Clock", err)
-			_, _, err = s.EnableAgent(ctx, agentNamed("1"), true)
+			_, _, err = s.EnableAgent(ctx, storetest.Agent(1), true)
 			look("EnableAgent", err)
 			_, err = s.BeginAudit(ctx, records.Audit{})
 			look("BeginAudit", err)

@@ -46,5 +46,6 @@ func TestQuantiles(t *testing.T) {
 	got := SummarizeHours([]AgentHour{{Hour: now.Add(-2 * time.Hour).Truncate(time.Hour), Calls: 7, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1}},
 		{Hour: now.Truncate(time.Hour), Calls: 1, Latency: []int{1}}}, now.Add(-time.Hour))
 	p50, p95 := 5.0, 9.5
-	heraldtest.Equal(t, "sum", got, CallSummary{Since: now.Add(-time.Hour).Truncate(time.Hour), Calls: 1, P50Ms: &p50, P95Ms: &p95})
+	heraldtest.Equal(t, "sum",
+		got, CallSummary{Since: now.Add(-time.Hour).Truncate(time.Hour), Calls: 1, P50Ms: &p50, P95Ms: &p95})
 }

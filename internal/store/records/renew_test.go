@@ -1,8 +1,6 @@
 package records_test
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -41,13 +39,6 @@ func opens(t testing.TB, k *secret.Keyset, c []byte, b secret.Binding, want stri
 	}
 }
 
-func storeToken(t testing.TB, s storetest.Postgres, token records.Token) {
-	t.Helper()
-	if _, _, err := s.SetToken(t.Context(), token); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // begin leases a renewal, and checks whether the lease was given.
 func begin(t testing.TB, s storetest.Postgres, token records.Token, seen []byte, given bool) records.Renewal {
 	t.Helper()
@@ -62,7 +53,7 @@ func begin(t testing.TB, s storetest.Postgres, token records.Token, seen []byte,
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	token := oauthFor(t, k, agentNamed("1"), "credential")
+	token := oauthFor(t, k, storetest.Agent(1), "credential")
 	storeToken(t, s, token)
 
 	if r, err := s.LeaseRenewal(t.Context(), token, nil, 0); err != nil || r.No != 0 || r.Token.Issuer != tokenIssuer {
@@ -73,9 +64,7 @@ func TestRenewal(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	opens(t, k, r.Token.Ciphertext, r.Token.Binding(), "credential")
-	if other := begin(t, s, token, nil, false); other.Access != nil {
-		t.Errorf("%+v", other)
-	}
+	heraldtest.Equal(t, "the access token of another", begin(t, s, token, nil, false).Access, nil)
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	first := records.Access{Ciphertext: sealed(t, k, "first", token.AccessBinding()), ExpiresAt: &end}
 	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, first, nil))
@@ -88,9 +77,7 @@ func TestRenewal(t *testing.T) {
 
 	// The next renewal, with another refresh token.
 	r = begin(t, s, token, found.Access.Ciphertext, true)
-	if !bytes.Equal(r.Access.Ciphertext, first.Ciphertext) {
-		t.Error("the renewal does not know what it replaces")
-	}
+	heraldtest.Equal(t, "what the renewal replaces", r.Access.Ciphertext, first.Ciphertext)
 	second := records.Access{Ciphertext: sealed(t, k, "second", token.AccessBinding())}
 	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, second, sealed(t, k, "rotated", token.Binding())))
 	found = begin(t, s, token, first.Ciphertext, false)
@@ -106,43 +93,33 @@ func TestRenewal(t *testing.T) {
 	r = begin(t, s, token, second.Ciphertext, true)
 	exec(t, s, `UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 s'`)
 	again := begin(t, s, token, second.Ciphertext, true)
-	if err := s.SaveRenewal(t.Context(), r, first, sealed(t, k, "late", token.Binding())); !errors.Is(err, records.ErrSuperseded) {
-		t.Error("a late renewal was saved:", err)
-	}
-	if err := s.YieldRenewal(t.Context(), r); err != nil { // it does not end another worker's renewal either
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "a late renewal",
+		s.SaveRenewal(t.Context(), r, first, sealed(t, k, "late", token.Binding())), records.ErrSuperseded)
+	heraldtest.Must(t, s.YieldRenewal(t.Context(), r)) // it does not end another worker's renewal either
 	begin(t, s, token, second.Ciphertext, false)
-	if err := s.SaveRenewal(t.Context(), again, first, nil); err != nil {
-		t.Error(err)
-	}
-	if e := s.SaveRenewal(t.Context(), again, records.Access{Ciphertext: []byte("in clear")}, nil); e == nil {
-		t.Error("an access token in clear was stored")
-	}
-	if e := s.SaveRenewal(t.Context(), again, first, []byte("in clear")); e == nil {
-		t.Error("a credential in clear was stored")
-	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM (SELECT ciphertext FROM herald.agent_mcp_access UNION ALL SELECT ciphertext FROM herald.agent_mcp_tokens) c
-		WHERE position('in clear'::bytea IN ciphertext) > 0`); n != 0 {
-		t.Error("it is there")
-	}
+	heraldtest.Must(t, s.SaveRenewal(t.Context(), again, first, nil))
+	heraldtest.Fails(t, "an access token in clear",
+		s.SaveRenewal(t.Context(), again, records.Access{Ciphertext: []byte("in clear")}, nil))
+	heraldtest.Fails(t, "a credential in clear", s.SaveRenewal(t.Context(), again, first, []byte("in clear")))
+	heraldtest.Equal(t, "stored in clear",
+		value[int](t, s, `SELECT count(*)::int FROM (SELECT ciphertext FROM herald.agent_mcp_access
+		UNION ALL SELECT ciphertext FROM herald.agent_mcp_tokens) c WHERE position('in clear'::bytea IN ciphertext) > 0`), 0)
 }
 
 // TestCredentialReplaced: the result of a renewal of a replaced credential is discarded.
 func TestCredentialReplaced(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	token := oauthFor(t, k, agentNamed("1"), "old")
+	token := oauthFor(t, k, storetest.Agent(1), "old")
 	storeToken(t, s, token)
 	got := records.Access{Ciphertext: sealed(t, k, "of the old one", token.AccessBinding())}
 	late := func(r records.Renewal) {
 		t.Helper()
-		if err := s.SaveRenewal(t.Context(), r, got, sealed(t, k, "old, rotated", token.Binding())); !errors.Is(err, records.ErrSuperseded) {
-			t.Error(err)
-		}
+		heraldtest.Fails(t, "a late renewal",
+			s.SaveRenewal(t.Context(), r, got, sealed(t, k, "old, rotated", token.Binding())), records.ErrSuperseded)
 	}
 	r := begin(t, s, token, nil, true)
-	storeToken(t, s, oauthFor(t, k, agentNamed("1"), "new"))
+	storeToken(t, s, oauthFor(t, k, storetest.Agent(1), "new"))
 	late(r)
 	next := begin(t, s, token, nil, true) // it has the same number
 	late(r)
@@ -154,14 +131,12 @@ func TestCredentialReplaced(t *testing.T) {
 	}
 
 	// The credential is removed, and stored again with an access token.
-	if _, _, err := s.RemoveToken(t.Context(), token.Agent, token.Origin); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.RemoveToken(t.Context(), token.Agent, token.Origin)
+	heraldtest.Must(t, err)
 	late(next)
-	if _, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute); !errors.Is(err, ledger.ErrNotFound) {
-		t.Error(err)
-	}
-	login := oauthFor(t, k, agentNamed("1"), "login")
+	_, err = s.LeaseRenewal(t.Context(), token, nil, time.Minute)
+	heraldtest.Fails(t, "a lease without a credential", err, ledger.ErrNotFound)
+	login := oauthFor(t, k, storetest.Agent(1), "login")
 	login.Access = &records.Access{Ciphertext: sealed(t, k, "came with it", login.AccessBinding())}
 	storeToken(t, s, login)
 	late(next)
@@ -173,31 +148,26 @@ func TestCredentialReplaced(t *testing.T) {
 
 	// It is replaced by a bearer token: there is nothing to renew, and nothing of the old credential is left.
 	r = begin(t, s, token, login.Access.Ciphertext, true)
-	storeToken(t, s, sealedFor(t, k, agentNamed("1"), tokenOrigin, "bearer"))
+	storeToken(t, s, sealedFor(t, k, storetest.Agent(1), tokenOrigin, "bearer"))
 	late(r)
 	if found := begin(t, s, token, nil, false); found.Token.OAuth() || found.Access != nil {
 		t.Errorf("%+v", found)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.agent_mcp_access`); n != 0 {
-		t.Errorf("%d access tokens are left", n)
-	}
-	for name, bad := range map[string]records.Token{
-		"no issuer": func() records.Token { b := login; b.Issuer = ""; return b }(),
-		"an issuer of a bearer token": func() records.Token {
-			b := sealedFor(t, k, agentNamed("1"), tokenOrigin, "x")
-			b.Issuer = tokenIssuer
-			return b
-		}(),
-		"an access token in clear": func() records.Token { b := login; b.Access = &records.Access{Ciphertext: []byte("in clear")}; return b }(),
-		"an access token of a bearer token": func() records.Token {
-			b := sealedFor(t, k, agentNamed("1"), tokenOrigin, "x")
-			b.Access = login.Access
-			return b
-		}(),
+	heraldtest.Equal(t, "access tokens are left",
+		value[int](t, s, `SELECT count(*)::int FROM herald.agent_mcp_access`), 0)
+	bearer := sealedFor(t, k, storetest.Agent(1), tokenOrigin, "x")
+	for name, c := range map[string]struct {
+		token  records.Token
+		change func(*records.Token)
+	}{
+		"no issuer":                         {login, func(b *records.Token) { b.Issuer = "" }},
+		"an issuer of a bearer token":       {bearer, func(b *records.Token) { b.Issuer = tokenIssuer }},
+		"an access token in clear":          {login, func(b *records.Token) { b.Access = &records.Access{Ciphertext: []byte("in clear")} }},
+		"an access token of a bearer token": {bearer, func(b *records.Token) { b.Access = login.Access }},
 	} {
-		if _, _, err := s.SetToken(t.Context(), bad); err == nil {
-			t.Errorf("%s: stored", name)
-		}
+		c.change(&c.token)
+		_, _, err := s.SetToken(t.Context(), c.token)
+		heraldtest.Fails(t, name, err)
 	}
 }
 
@@ -205,7 +175,7 @@ func TestCredentialReplaced(t *testing.T) {
 func TestRenewalAtOnce(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	token := oauthFor(t, k, agentNamed("1"), "credential")
+	token := oauthFor(t, k, storetest.Agent(1), "credential")
 	storeToken(t, s, token)
 	var wg sync.WaitGroup
 	var given atomic.Int32
@@ -228,23 +198,16 @@ func TestRenewalAtOnce(t *testing.T) {
 func TestRenewalSeesTheLastOne(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	token := oauthFor(t, k, agentNamed("1"), "old")
+	token := oauthFor(t, k, storetest.Agent(1), "old")
 	storeToken(t, s, token)
 	begin(t, s, token, nil, true)
 	tx, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	for _, change := range []struct {
-		sql string
-		arg any
-	}{
-		{`UPDATE herald.agent_mcp_tokens SET ciphertext = $1`, sealed(t, k, "new", token.Binding())},
-		{`UPDATE herald.agent_mcp_access SET renewing_until = NULL, key_id = $1`, 1},
-	} {
-		if _, err := tx.Exec(t.Context(), change.sql, change.arg); err != nil {
-			t.Fatal(err)
-		}
-	}
+	_, err = tx.Exec(t.Context(), `UPDATE herald.agent_mcp_tokens SET ciphertext = $1`, sealed(t, k, "new", token.Binding()))
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `UPDATE herald.agent_mcp_access SET renewing_until = NULL, key_id = 1`)
+	heraldtest.Must(t, err)
 	result := make(chan records.Renewal, 1)
 	go func() {
 		r, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute)
@@ -253,14 +216,9 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 		}
 		result <- r
 	}()
-	deadline := time.Now().Add(10 * time.Second)
-	for value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) == 0 && time.Now().Before(deadline) {
-		select { // until it waits for the lock
-		case r := <-result:
-			t.Fatalf("it did not wait: %+v", r)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	heraldtest.Await(t, "it waits for the lock", func() bool {
+		return value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) > 0
+	})
 	heraldtest.Must(t, tx.Commit(t.Context()))
 	r := <-result
 	if r.No == 0 {
@@ -274,33 +232,29 @@ func TestAccessPagesAndReseal(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
 	for i := range 3 {
-		token := oauthFor(t, k, agentNamed(fmt.Sprint(i)), "credential")
+		token := oauthFor(t, k, storetest.Agent(i), "credential")
 		token.Access = &records.Access{Ciphertext: sealed(t, k, fmt.Sprint("access ", i), token.AccessBinding())}
 		if i == 1 {
 			token.Access = nil
 		}
 		storeToken(t, s, token)
 	}
-	begin(t, s, oauthFor(t, k, agentNamed("1"), ""), nil, true) // a row without an access token
+	begin(t, s, oauthFor(t, k, storetest.Agent(1), ""), nil, true) // a row without an access token
 	list, err := s.AccessAfter(t.Context(), nil)
 	if err != nil || len(list) != 2 || list[0].ID != "0" || list[1].ID != "2" {
 		t.Fatal(list, err)
 	}
 	opens(t, k, list[1].Access.Ciphertext, list[1].AccessBinding(), "access 2")
-	if rest, err := s.AccessAfter(t.Context(), &list[0]); err != nil || len(rest) != 1 || rest[0].ID != "2" {
-		t.Error(rest, err)
-	}
+	rest, err := s.AccessAfter(t.Context(), &list[0])
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the rest", rest, list[1:])
 	other := newKeys(t)
 	again := sealed(t, other, "access 0", list[0].AccessBinding())
-	for i, want := range []bool{true, false} {
-		if changed, err := s.ResealAccess(t.Context(), list[0], again); changed != want || err != nil {
-			t.Error(i, changed, err)
-		}
+	for _, want := range []string{"true <nil>", "false <nil>"} {
+		heraldtest.Equal(t, "the token was replaced", fmt.Sprint(s.ResealAccess(t.Context(), list[0], again)), want)
 	}
-	if id := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_access WHERE agent_id = 0`); uint32(id) != other.PrimaryID() {
-		t.Errorf("key %d, want %d", id, other.PrimaryID())
-	}
-	if _, err := s.ResealAccess(t.Context(), list[1], []byte("in clear")); err == nil {
-		t.Error("an access token in clear was stored")
-	}
+	key := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_access WHERE agent_id = 0`)
+	heraldtest.Equal(t, "the key", uint32(key), other.PrimaryID())
+	_, err = s.ResealAccess(t.Context(), list[1], []byte("in clear"))
+	heraldtest.Fails(t, "an access token in clear", err)
 }

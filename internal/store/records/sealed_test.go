@@ -1,6 +1,7 @@
 package records_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
@@ -41,9 +42,7 @@ func TestSealedHints(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for _, p := range got {
-		if changed, err := s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...)); !changed || err != nil {
-			t.Error(changed, err)
-		}
+		heraldtest.Equal(t, "resealed", fmt.Sprint(s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...))), "true <nil>")
 	}
 	if got := read(); len(got) != 2 || got["new second"].URL != "https://b.example/mcp" {
 		t.Errorf("%+v", got)

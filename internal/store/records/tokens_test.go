@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 const tokenOrigin = "https://agent.example"
@@ -28,10 +29,14 @@ func newKeys(t testing.TB) *secret.Keyset {
 func sealedFor(t testing.TB, k *secret.Keyset, a erc8004.Agent, origin netguard.CredentialOrigin, plain string) records.Token {
 	t.Helper()
 	token := records.Token{Agent: a, Origin: origin, Scheme: records.SchemeBearer, Header: "Authorization"}
-	var err error
-	token.Ciphertext, err = k.Seal([]byte(plain), token.Binding())
-	heraldtest.Must(t, err)
+	token.Ciphertext = sealed(t, k, plain, token.Binding())
 	return token
+}
+
+func storeToken(t testing.TB, s storetest.Postgres, token records.Token) {
+	t.Helper()
+	_, _, err := s.SetToken(t.Context(), token)
+	heraldtest.Must(t, err)
 }
 
 var authHeld = ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
@@ -41,7 +46,7 @@ var authHeld = ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired
 func TestSetToken(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	a := agentNamed("1")
+	a := storetest.Agent(1)
 	row := func() string {
 		t.Helper()
 		return value[string](t, s, `SELECT concat_ws(' ', epoch, state) FROM herald.agents WHERE agent_id = 1`)
@@ -61,59 +66,26 @@ func TestSetToken(t *testing.T) {
 		t.Fatalf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, row(), countDispatched(t, s))
 	}
 	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for another reason
-		if got := value[int](t, s, `SELECT order_seq::int FROM herald.deliveries WHERE id = $1`, tasks[i].ID); got != want {
-			t.Errorf("task %d is feedback %d, want %d", i, got, want)
-		}
+		got := value[int](t, s, `SELECT order_seq::int FROM herald.deliveries WHERE id = $1`, tasks[i].ID)
+		heraldtest.Equal(t, fmt.Sprint("the feedback of task ", i), got, want)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 2 {
-		t.Errorf("%d are held", n)
-	}
+	heraldtest.Equal(t, "are held",
+		value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`), 2)
 	list, held, err := s.AgentTokens(t.Context(), a)
 	if err != nil || held || len(list) != 1 || list[0].UpdatedAt.Before(list[0].CreatedAt) {
 		t.Fatal(list, held, err)
 	}
-	if plain, err := k.Open(list[0].Ciphertext, list[0].Binding()); err != nil || string(plain) != "two" {
-		t.Errorf("%q, %v", plain, err)
-	}
-	if _, held, err := s.AgentTokens(t.Context(), agentNamed("2")); err != nil || !held {
-		t.Error("nobody knows that agent 2 has a delivery held:", err)
-	}
-	if n, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); n != 0 || err != nil || row() != "3 pending" {
-		t.Error(n, err, row())
-	}
-	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, ledger.ErrNotFound) || row() != "3 pending" {
-		t.Error(err, row())
-	}
-	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), outcome.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
+	opens(t, k, list[0].Ciphertext, list[0].Binding(), "two")
+	heraldtest.Equal(t, "agent 2 has a delivery held", fmt.Sprint(s.AgentTokens(t.Context(), storetest.Agent(2))), "[] true <nil>")
+	heraldtest.Equal(t, "released by the removal", fmt.Sprint(s.RemoveToken(t.Context(), a, tokenOrigin)), "0 [] <nil>")
+	_, _, err = s.RemoveToken(t.Context(), a, tokenOrigin)
+	heraldtest.Fails(t, "another removal", err, ledger.ErrNotFound)
+	heraldtest.Equal(t, "the agent", row(), "3 pending")
+	if n, tasks, err := s.ReleaseHeld(t.Context(), storetest.Agent(2), outcome.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
 		t.Error(n, tasks, err)
 	}
-	if _, _, err := s.SetToken(t.Context(), records.Token{Agent: a, Origin: tokenOrigin, Header: "X", Ciphertext: []byte("in clear")}); err == nil {
-		t.Error("a token in clear was stored")
-	}
-}
-
-// TestTokenStoredMeanwhile: a delivery was called without a token, and the token is stored before the outcome is
-// recorded. The delivery is not held, because nothing would release it.
-func TestTokenStoredMeanwhile(t *testing.T) {
-	t.Parallel()
-	s, k := newStore(t), newKeys(t)
-	a := agentNamed("1")
-	c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
-	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); err != nil {
-		t.Fatal(err)
-	}
-	r := record(t, s, c, authHeld)
-	if len(r.Next) != 2 || r.Next[0].ID != c.ID || r.Next[1] != (ledger.Task{ID: c.ID, N: c.N, Ended: true}) {
-		t.Fatalf("%+v", r)
-	}
-	// If it was called with the present token, it is held.
-	c = claim(t, s, r.Next[0])
-	if r := record(t, s, c, authHeld); len(r.Next) != 0 {
-		t.Errorf("%+v", r)
-	}
-	if d := read(t, s, c.ID); d.Status != outcome.Held || d.Reason != outcome.AuthRequired || d.Attempts != 0 {
-		t.Errorf("%+v", d)
-	}
+	_, _, err = s.SetToken(t.Context(), records.Token{Agent: a, Origin: tokenOrigin, Header: "X", Ciphertext: []byte("in clear")})
+	heraldtest.Fails(t, "to store a token in clear", err)
 }
 
 // TestLostClaimReleasesNothing: a worker that has lost its claim records that the delivery is held. That releases no
@@ -121,7 +93,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 func TestLostClaimReleasesNothing(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	a := agentNamed("1")
+	a := storetest.Agent(1)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	lost, held := claim(t, s, tasks[0]), claim(t, s, tasks[1])
 	record(t, s, held, authHeld)
@@ -140,31 +112,22 @@ func TestTokenMovedBySQL(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
 	for i, change := range []string{"", "chain_id = 1", "identity_registry = '0xaa'", "agent_id = 77", "origin = 'https://evil.example'", "scheme = 'header'", "header = 'X-Key'", "issuer = 'https://evil.example'"} {
-		id := fmt.Sprint(i)
-		if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed(id), tokenOrigin, "secret")); err != nil {
-			t.Fatal(err)
-		}
+		storeToken(t, s, sealedFor(t, k, storetest.Agent(i), tokenOrigin, "secret"))
 		if change != "" {
-			exec(t, s, `UPDATE herald.agent_mcp_tokens SET `+change+` WHERE agent_id = $1`, id)
+			exec(t, s, `UPDATE herald.agent_mcp_tokens SET `+change+` WHERE agent_id = $1`, i)
 		}
 	}
 	list, err := s.TokensAfter(t.Context(), nil)
 	if err != nil || len(list) != 8 {
 		t.Fatal(len(list), err)
 	}
-	opened := 0
 	for _, token := range list {
 		_, err := k.Open(token.Ciphertext, token.Binding())
-		var closed *secret.DecryptError
-		switch {
-		case err == nil:
-			opened++
-		case !errors.As(err, &closed):
-			t.Error(err)
+		_, closed := errors.AsType[*secret.DecryptError](err)
+		isFirst := token.Agent == storetest.Agent(0) // its row was not changed
+		if isFirst != (err == nil) || !isFirst && !closed {
+			t.Errorf("%+v: %v", token, err)
 		}
-	}
-	if opened != 1 {
-		t.Errorf("%d of them open, only the one that was left alone should", opened)
 	}
 }
 
@@ -173,45 +136,36 @@ func TestTokenPagesAndReseal(t *testing.T) {
 	s, k := newStore(t), newKeys(t)
 	soon, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 	for i, at := range []*time.Time{nil, &soon, &past} {
-		token := sealedFor(t, k, agentNamed(fmt.Sprint(i)), tokenOrigin, "a")
+		token := sealedFor(t, k, storetest.Agent(i), tokenOrigin, "a")
 		token.ExpiresAt = at
-		if _, _, err := s.SetToken(t.Context(), token); err != nil {
-			t.Fatal(err)
-		}
+		storeToken(t, s, token)
 	}
-	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed("0"), "https://b.example", "b")); err != nil {
-		t.Fatal(err)
-	}
-	if e, err := s.TokensExpiring(t.Context(), 24*time.Hour); err != nil || e != (records.Expiring{Stored: 4, Soon: 1, Expired: 1}) {
-		t.Errorf("%+v %v", e, err)
-	}
-	first, err := s.TokensAfter(t.Context(), nil)
-	if err != nil || len(first) != 4 || first[0].Origin != tokenOrigin || first[1].Origin != "https://b.example" || first[2].ID != "1" {
-		t.Fatal(first, err)
-	}
-	// Sorted by number, not as text.
-	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed("10"), tokenOrigin, "c")); err != nil {
-		t.Fatal(err)
-	}
-	if last, err := s.TokensAfter(t.Context(), &first[3]); err != nil || len(last) != 1 || last[0].ID != "10" {
-		t.Error(last, err)
-	}
-	rest, err := s.TokensAfter(t.Context(), &first[1])
-	if err != nil || len(rest) != 3 || rest[0].ID != "1" {
-		t.Error(rest, err)
-	}
-	other := newKeys(t)
-	again, err := other.Seal([]byte("a"), first[0].Binding())
+	storeToken(t, s, sealedFor(t, k, storetest.Agent(0), "https://b.example", "b"))
+	e, err := s.TokensExpiring(t.Context(), 24*time.Hour)
 	heraldtest.Must(t, err)
-	if changed, err := s.ResealToken(t.Context(), first[0], again); !changed || err != nil {
-		t.Error(changed, err)
+	heraldtest.Equal(t, "the tokens", e, records.Expiring{Stored: 4, Soon: 1, Expired: 1})
+	storeToken(t, s, sealedFor(t, k, storetest.Agent(10), tokenOrigin, "c")) // sorted by number, not as text
+	list := func(after *records.Token) (found []records.Token, names string) {
+		t.Helper()
+		found, err := s.TokensAfter(t.Context(), after)
+		heraldtest.Must(t, err)
+		for _, token := range found {
+			names += token.ID + " " + string(token.Origin) + " "
+		}
+		return found, names
 	}
-	if changed, err := s.ResealToken(t.Context(), first[0], again); changed || err != nil {
-		t.Error("a ciphertext that was replaced meanwhile was replaced again", err)
+	first, names := list(nil)
+	const rest = "1 " + tokenOrigin + " 2 " + tokenOrigin + " 10 " + tokenOrigin + " "
+	heraldtest.Equal(t, "all tokens", names, "0 "+tokenOrigin+" 0 https://b.example "+rest)
+	_, names = list(&first[1])
+	heraldtest.Equal(t, "the tokens after the second", names, rest)
+	other := newKeys(t)
+	again := sealed(t, other, "a", first[0].Binding())
+	for _, want := range []string{"true <nil>", "false <nil>"} { // the second time, it was replaced meanwhile
+		heraldtest.Equal(t, "the token was replaced", fmt.Sprint(s.ResealToken(t.Context(), first[0], again)), want)
 	}
-	if id := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_tokens WHERE agent_id = 0 AND origin = $1`, tokenOrigin); uint32(id) != other.PrimaryID() {
-		t.Errorf("key %d, want %d", id, other.PrimaryID())
-	}
+	key := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_tokens WHERE agent_id = 0 AND origin = $1`, tokenOrigin)
+	heraldtest.Equal(t, "the key", uint32(key), other.PrimaryID())
 }
 
 // TestTokenPath: the first path stays pinned until another token replaces the present one. The new token may have no
@@ -219,25 +173,22 @@ func TestTokenPagesAndReseal(t *testing.T) {
 func TestTokenPath(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
-	token := sealedFor(t, k, agentNamed("1"), tokenOrigin, "one")
+	token := sealedFor(t, k, storetest.Agent(1), tokenOrigin, "one")
 	pin := func(path, want string) {
 		t.Helper()
-		if got, err := s.PinTokenPath(t.Context(), token, path); err != nil || got != want {
-			t.Errorf("%q, %v; want %q", got, err, want)
-		}
+		got, err := s.PinTokenPath(t.Context(), token, path)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the path", got, want)
 		list, err := s.TokensAfter(t.Context(), nil)
 		if err != nil || len(list) != 1 || list[0].Path != want {
 			t.Errorf("%+v, %v", list, err)
 		}
 	}
-	if _, err := s.PinTokenPath(t.Context(), token, "/"); !errors.Is(err, ledger.ErrNotFound) {
-		t.Error(err)
-	}
+	_, err := s.PinTokenPath(t.Context(), token, "/")
+	heraldtest.Fails(t, "before the token is stored", err, ledger.ErrNotFound)
 	for _, path := range []string{"", "/a", "", "/"} {
 		token.Path = path
-		if _, _, err := s.SetToken(t.Context(), token); err != nil {
-			t.Fatal(err)
-		}
+		storeToken(t, s, token)
 		if path == "" {
 			pin("/first", "/first")
 			pin("/second", "/first")
@@ -246,7 +197,6 @@ func TestTokenPath(t *testing.T) {
 		pin("/first", path)
 	}
 	token.Path = "a"
-	if _, _, err := s.SetToken(t.Context(), token); err == nil {
-		t.Error("a path without a slash is stored")
-	}
+	_, _, err = s.SetToken(t.Context(), token)
+	heraldtest.Fails(t, "a path without a slash", err)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -37,16 +38,15 @@ func TestAgentChanges(t *testing.T) {
 	}
 	huge := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
 	out, _ := accept(t, s, updated(6, ledger.AgentChange{LastID: huge}), updated(6, ledger.AgentChange{LastID: big.NewInt(6)}))
-	if got := epochs(); len(got) != 3 || got[0] != 0 || got[1] != 2 || got[2] != 1 || out[0].Verdict != ledger.Refreshed {
-		t.Errorf("epochs of 5, 6 and 900: %v, %+v", got, out)
-	}
+	heraldtest.Equal(t, "the verdict", out[0].Verdict, ledger.Refreshed)
+	heraldtest.Equal(t, "the epochs of 5, 6 and 900", epochs(), []int64{0, 2, 1})
 
 	given := ledger.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}
 	accept(t, s, updated(5, given))
 	again := updated(5, given)
 	again.Job.BlockNumber, again.Job.Timestamp = 78, 780
 	accept(t, s, again)
-	list, err := s.Transfers(t.Context(), agentNamed("5"))
+	list, err := s.Transfers(t.Context(), storetest.Agent(5))
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -54,7 +54,5 @@ func TestAgentChanges(t *testing.T) {
 		common.HexToAddress(got.From) != given.From {
 		t.Errorf("%+v", got)
 	}
-	if got := epochs(); got[0] != 2 {
-		t.Errorf("epochs %v", got)
-	}
+	heraldtest.Equal(t, "the epoch of 5", epochs()[0], 2)
 }

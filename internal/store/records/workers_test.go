@@ -36,9 +36,7 @@ func TestWorkers(t *testing.T) {
 	exec(t, s, `UPDATE herald.workers SET seen_at = now() - interval '25 hours' WHERE id = $1`, b.ID)
 	list(a)
 	report(a)
-	if n := value[int64](t, s, `SELECT count(*) FROM herald.workers`); n != 1 {
-		t.Errorf("%d records", n)
-	}
+	heraldtest.Equal(t, "records", value[int64](t, s, `SELECT count(*) FROM herald.workers`), 1)
 	heraldtest.Must(t, s.RemoveWorker(ctx, a.ID))
 	list()
 }
