@@ -67,8 +67,9 @@ func TestHoldWithoutCause(t *testing.T) {
 		heraldtest.Equal(t, "the claim's agent is enabled", first.Enabled, c.held.Reason != outcome.AgentDisabled)
 		c.end(agent)
 		next := record(t, s, first, c.held).Next
-		heraldtest.Equal(t, "the next tasks", len(next), 2)
-		heraldtest.Equal(t, "the ended one", next[1], ledger.Task{ID: task.ID, N: task.N, Ended: true})
+		if len(next) != 2 || next[1] != (ledger.Task{ID: task.ID, N: task.N, Ended: true}) {
+			t.Fatalf("%s: the next tasks are %+v", c.held.Reason, next)
+		}
 		again := claim(t, s, next[0])
 		if again.ID != task.ID || again.N != task.N+1 || !again.Enabled || again.Attempt != 1 {
 			t.Errorf("%+v", again)
