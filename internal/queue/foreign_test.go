@@ -26,10 +26,7 @@ func TestForeignTasksReturn(t *testing.T) {
 		"late": {asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(-time.Hour))},
 	}
 	for id, options := range tasks {
-		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask("email:send", []byte(id)),
-			append(options, asynq.TaskID(id), asynq.Queue("default"))...); err != nil {
-			t.Fatal(err)
-		}
+		enqueueForeign(t, q, asynq.NewTask("email:send", []byte(id)), append(options, asynq.TaskID(id), asynq.Queue("default"))...)
 	}
 	shutdown := serve(t, q, handler{}, 2)
 	for range 2 { // each of them arrives twice
@@ -118,9 +115,7 @@ func TestUnreadQueues(t *testing.T) {
 	kinds := []string{"NewFeedback"}
 	for _, task := range [][2]string{{"jobs", "NewFeedback"}, {"mail", "email:send"}, {"default", "NewFeedback"},
 		{"read", "NewFeedback"}, {"read", "NewFeedback"}} { // one of them stays pending
-		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(task[1], nil), asynq.Queue(task[0])); err != nil {
-			t.Fatal(err)
-		}
+		enqueueForeign(t, q, asynq.NewTask(task[1], nil), asynq.Queue(task[0]))
 	}
 	reader := asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)),
 		Queues: map[string]int{"read": 1}, Concurrency: 1, ShutdownTimeout: time.Millisecond})
@@ -151,10 +146,7 @@ func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	for queue, body := range map[string]string{"default": "theirs", "first": "ours"} {
-		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)),
-			asynq.TaskID(body), asynq.Queue(queue)); err != nil {
-			t.Fatal(err)
-		}
+		enqueueForeign(t, q, asynq.NewTask(kind, []byte(body)), asynq.TaskID(body), asynq.Queue(queue))
 	}
 	got := make(chan string, 2)
 	serve(t, q, handler{intake: func(_ context.Context, _ string, body []byte) (string, error) {
@@ -188,10 +180,7 @@ func TestListForeign(t *testing.T) {
 		t.Errorf("of an empty Redis: %v, %v", found, err)
 	}
 	for queue, name := range map[string]string{"default": "email:send", "bulk": "report\n" + strings.Repeat("x", 500), "first": kind, "elsewhere": "image:resize"} {
-		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(name, nil), asynq.Queue(queue),
-			asynq.ProcessIn(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		enqueueForeign(t, q, asynq.NewTask(name, nil), asynq.Queue(queue), asynq.ProcessIn(time.Hour))
 	}
 	found, err := q.ListForeign([]string{kind})
 	if err != nil || len(found) != 2 || found[0].Lane != "bulk" || len(found[0].Type) > 2*maxTypeName ||

@@ -38,9 +38,13 @@ func openAt(t testing.TB, url string) *Queue {
 	return q
 }
 
-// asynqClient returns a client of another program, on the connections of q.
-func asynqClient(q *Queue) *asynq.Client {
-	return asynq.NewClientFromRedisClient(q.rdb.(redis.UniversalClient))
+// enqueueForeign enqueues a task as another program does, on the connections of q, and returns its id.
+func enqueueForeign(t testing.TB, q *Queue, task *asynq.Task, options ...asynq.Option) (id string) {
+	t.Helper()
+	client := asynq.NewClientFromRedisClient(q.rdb.(redis.UniversalClient))
+	info, err := client.EnqueueContext(heraldtest.Within(t, 10*time.Second), task, options...)
+	heraldtest.Must(t, err)
+	return info.ID
 }
 
 // serve runs h until the test ends or the returned function is called.

@@ -135,18 +135,13 @@ func TestErrorsWhenRedisIsAway(t *testing.T) {
 	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t))})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, q.Close())
-	if err := q.Enqueue(heraldtest.Within(t, 10*time.Second), Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}); err == nil {
-		t.Error("a task is taken by a closed connection")
-	}
-	if err := q.Ping(heraldtest.Within(t, 10*time.Second)); err == nil {
-		t.Error("a closed connection answers")
-	}
-	if _, err := q.Find(Task{DeliveryID: uuid.New(), N: 1, Lane: First}); err == nil {
-		t.Error("not being able to look is not the same as not being there")
-	}
-	if _, err := q.Lanes(); err == nil {
-		t.Error("lanes of a closed connection are counted")
-	}
+	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	heraldtest.Fails(t, "to enqueue", q.Enqueue(heraldtest.Within(t, 10*time.Second), task))
+	heraldtest.Fails(t, "to ping", q.Ping(heraldtest.Within(t, 10*time.Second)))
+	_, err = q.Find(task) // not being able to look is not the same as not being there
+	heraldtest.Fails(t, "to find", err)
+	_, err = q.Lanes()
+	heraldtest.Fails(t, "to count", err)
 }
 
 func TestCheckServer(t *testing.T) {

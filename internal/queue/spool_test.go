@@ -12,55 +12,49 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestSpooledOutcomes(t *testing.T) {
+// TestSpool: the newest outcome of a delivery is kept for a day, and the newest renewal of a login for 30 days.
+func TestSpool(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	ctx := heraldtest.Within(t, 10*time.Second)
 	id, other := uuid.New(), uuid.New()
-	look := func(id uuid.UUID, want string) {
-		t.Helper()
-		if b, err := q.SpooledOutcome(ctx, id); err != nil || string(b) != want || (b == nil) != (want == "") {
-			t.Errorf("%q, %v; want %q", b, err, want)
+	for name, c := range map[string]struct {
+		read, readOther func(context.Context) ([]byte, error)
+		write           func([]byte) error
+		drop            func() error
+		key             string
+		kept            time.Duration
+	}{
+		"outcome": {func(ctx context.Context) ([]byte, error) { return q.SpooledOutcome(ctx, id) },
+			func(ctx context.Context) ([]byte, error) { return q.SpooledOutcome(ctx, other) },
+			func(b []byte) error { return q.SpoolOutcome(ctx, id, b) },
+			func() error { return q.DropOutcome(ctx, id) }, resultKey + id.String(), 24 * time.Hour},
+		"renewal": {func(ctx context.Context) ([]byte, error) { return q.SpooledRenewal(ctx, "a") },
+			func(ctx context.Context) ([]byte, error) { return q.SpooledRenewal(ctx, "b") },
+			func(b []byte) error { return q.SpoolRenewal(ctx, "a", b) },
+			func() error { return q.DropRenewal(ctx, "a") }, renewalKey + "a", 30 * 24 * time.Hour},
+	} {
+		holds := func(read func(context.Context) ([]byte, error), want []byte) {
+			t.Helper()
+			b, err := read(ctx)
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, name, b, want)
 		}
-	}
-	look(id, "")
-	for _, v := range []string{"first", "second"} {
-		heraldtest.Must(t, q.SpoolOutcome(ctx, id, []byte(v)))
-		look(id, v)
-	}
-	look(other, "")
-	if ttl := q.rdb.TTL(ctx, resultKey+id.String()).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
-		t.Errorf("kept for %s", ttl)
-	}
-	heraldtest.Must(t, q.DropOutcome(ctx, id))
-	look(id, "")
-}
-
-func TestSpooledRenewals(t *testing.T) {
-	t.Parallel()
-	q := open(t)
-	ctx := heraldtest.Within(t, 10*time.Second)
-	look := func(key, want string) {
-		t.Helper()
-		if b, err := q.SpooledRenewal(ctx, key); err != nil || string(b) != want || (b == nil) != (want == "") {
-			t.Errorf("%q, %v; want %q", b, err, want)
+		holds(c.read, nil)
+		for _, v := range []string{"first", "second"} {
+			heraldtest.Must(t, c.write([]byte(v)))
+			holds(c.read, []byte(v))
 		}
-	}
-	look("a", "")
-	for _, v := range []string{"first", "second"} {
-		heraldtest.Must(t, q.SpoolRenewal(ctx, "a", []byte(v)))
-		look("a", v)
-	}
-	look("b", "")
-	if ttl := q.rdb.TTL(ctx, renewalKey+"a").Val(); ttl < 29*24*time.Hour || ttl > 30*24*time.Hour {
-		t.Errorf("kept for %s", ttl)
-	}
-	heraldtest.Must(t, q.DropRenewal(ctx, "a"))
-	look("a", "")
-	gone, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := q.SpooledRenewal(gone, "a"); err == nil {
-		t.Error("without Redis nothing is known, and it says that there is nothing")
+		holds(c.readOther, nil)
+		if ttl := q.rdb.TTL(ctx, c.key).Val(); ttl < c.kept-time.Hour || ttl > c.kept {
+			t.Errorf("%s: kept for %s", name, ttl)
+		}
+		heraldtest.Must(t, c.drop())
+		holds(c.read, nil)
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err := c.read(gone)
+		heraldtest.Fails(t, name+" without Redis", err)
 	}
 }
 
