@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,8 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
 )
 
 func TestMain(m *testing.M) {
@@ -208,19 +212,35 @@ func dataFolder(t testing.TB) string {
 	return dir
 }
 
-// agent accepts feedback. If hold is not nil, each call blocks until it is closed.
+// agent accepts feedback. Each call blocks until hold is closed.
 type agent struct {
 	*httptest.Server
+	http.Handler
 	begun chan bool
 	hold  chan bool
-	mu    sync.Mutex
-	calls int
+	calls atomic.Int32
 }
 
-func newAgent(t testing.TB) *agent {
+// newAgent starts an agent, with a listener of the test's own if there is one.
+func newAgent(t testing.TB, at ...net.Listener) *agent {
 	t.Helper()
 	a := &agent{begun: make(chan bool, 100), hold: make(chan bool)}
-	a.Server = httptest.NewServer(a)
+	tools := server.NewMCPServer("a", "1")
+	tools.AddTool(mcp.NewTool("agent.receiveFeedback"), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		a.calls.Add(1)
+		a.begun <- true
+		<-a.hold
+		return mcp.NewToolResultText("thank you"), nil
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/", server.NewStreamableHTTPServer(tools, server.WithStateLess(true)))
+	mux.Handle("/.well-known/", http.NotFoundHandler())
+	a.Handler = mux
+	a.Server = httptest.NewUnstartedServer(mux)
+	if len(at) > 0 {
+		a.Listener = at[0]
+	}
+	a.Start()
 	t.Cleanup(a.Server.Close)
 	return a
 }
@@ -233,45 +253,6 @@ func openAgent(t testing.TB) *agent {
 	return a
 }
 
-func (a *agent) count() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.calls
-}
-
-func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		ID     json.RawMessage
-		Method string
-	}
-	if r.URL.Path == "/.well-known/agent-registration.json" {
-		http.NotFound(w, r)
-		return
-	}
-	if r.Method == http.MethodPost {
-		_ = json.NewDecoder(r.Body).Decode(&req)
-	}
-	answer := func(result string) {
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
-	}
-	switch req.Method {
-	case "initialize":
-		answer(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"a","version":"1"}}`)
-	case "tools/list":
-		answer(`{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
-	case "tools/call":
-		a.mu.Lock()
-		a.calls++
-		a.mu.Unlock()
-		a.begun <- true
-		<-a.hold
-		answer(`{"content":[{"type":"text","text":"thank you"}]}`)
-	case "":
-		w.WriteHeader(http.StatusMethodNotAllowed)
-	default:
-		w.WriteHeader(http.StatusAccepted)
-	}
-}
+func (a *agent) count() int { return int(a.calls.Load()) }
 
 var errStop = errors.New("stop")

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -19,15 +18,11 @@ import (
 // silentAgent starts an agent with its own IP address. It answers no call until answer is called.
 func silentAgent(t testing.TB, address string) (a *agent, answer func()) {
 	t.Helper()
-	a = &agent{begun: make(chan bool, 100), hold: make(chan bool)}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address+":0")
 	if err != nil {
 		t.Skipf("%s is not this machine's: %v", address, err)
 	}
-	a.Server = httptest.NewUnstartedServer(a)
-	a.Listener = l
-	a.Start()
-	t.Cleanup(a.Close)
+	a = newAgent(t, l)
 	answer = sync.OnceFunc(func() { close(a.hold) })
 	t.Cleanup(answer)
 	return a, answer

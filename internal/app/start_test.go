@@ -39,9 +39,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	if b, err := backend.Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
 		t.Errorf("a command does not find it: %+v, %v", b, err)
 	}
-	healthy, theirs := newAgent(t), newAgent(t)
-	close(healthy.hold)
-	close(theirs.hold)
+	healthy, theirs := openAgent(t), openAgent(t)
 	line := feedback(t, net, theirs.URL)
 	deliveries := map[int]uuid.UUID{}
 	for _, id := range []int{refuses, silent, other} {
