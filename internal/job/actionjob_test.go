@@ -44,66 +44,47 @@ func TestActionJob(t *testing.T) {
 	}
 }
 
+// TestActionJobConfigs: the tool and the endpoint of each form of config, whether the file is included and verified, the
+// time limit and the template. An endpoint object has the meaning of the string, and more fields.
 func TestActionJobConfigs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ config, want string }{
-		"none":                         {`{}`, `agent.receiveFeedback true - true true 0 `},
-		"design":                       {`{"resolve_endpoint":true,"tool_name":"agent.receiveFeedback","verify_file_hash":false,"include_file_content":false,"validate_oasf":true,"payload_template":{"a":"{{verified_file_content}}"}}`, `agent.receiveFeedback true - false false 0 {"a":"{{verified_file_content}}"}`},
-		"design, explicit":             {`{"resolve_endpoint":false,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback false http https://a/mcp - true true 0 `},
-		"design, both":                 {`{"resolve_endpoint":true,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback true - true true 0 `},
-		"implemented":                  {`{"server_url":"https://a/mcp","tool_name":"receiveFeedback","arguments_template":{"s":"{{score}}"},"timeout_ms":20000,"auth_token":"s3cret"}`, `receiveFeedback false http https://a/mcp Bearer s3cret true true 20000 {"s":"{{score}}"}`},
-		"clamped":                      {`{"timeout_ms":300000}`, `agent.receiveFeedback true - true true 30000 `},
-		"gateway test":                 {`{"endpoint":"https://a/mcp","tool":"agent_receiveFeedback"}`, `agent_receiveFeedback false http https://a/mcp - true true 0 `},
-		"docs site":                    {`{"server_url":"https://a/mcp","resource_type":"x","operation":"y"}`, `agent.receiveFeedback false http https://a/mcp - true true 0 `},
-		"token, but nowhere to use it": {`{"auth_token":"s3cret"}`, `agent.receiveFeedback true - true true 0 `},
+		"none":                         {`{}`, `agent.receiveFeedback - true true 0 `},
+		"design":                       {`{"resolve_endpoint":true,"tool_name":"agent.receiveFeedback","verify_file_hash":false,"include_file_content":false,"validate_oasf":true,"payload_template":{"a":"{{verified_file_content}}"}}`, `agent.receiveFeedback - false false 0 {"a":"{{verified_file_content}}"}`},
+		"design, explicit":             {`{"resolve_endpoint":false,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback http https://a/mcp [] map[] true true 0 `},
+		"design, both":                 {`{"resolve_endpoint":true,"endpoint":"https://a/mcp"}`, `agent.receiveFeedback - true true 0 `},
+		"implemented":                  {`{"server_url":"https://a/mcp","tool_name":"receiveFeedback","arguments_template":{"s":"{{score}}"},"timeout_ms":20000,"auth_token":"s3cret"}`, `receiveFeedback http https://a/mcp [] map[Authorization:Bearer s3cret] true true 20000 {"s":"{{score}}"}`},
+		"clamped":                      {`{"timeout_ms":300000}`, `agent.receiveFeedback - true true 30000 `},
+		"gateway test":                 {`{"endpoint":"https://a/mcp","tool":"agent_receiveFeedback"}`, `agent_receiveFeedback http https://a/mcp [] map[] true true 0 `},
+		"docs site":                    {`{"server_url":"https://a/mcp","resource_type":"x","operation":"y"}`, `agent.receiveFeedback http https://a/mcp [] map[] true true 0 `},
+		"token, but nowhere to use it": {`{"auth_token":"s3cret"}`, `agent.receiveFeedback - true true 0 `},
+		"http":                         {`{"resolve_endpoint":false,"endpoint":{"type":"http","url":"https://a/mcp"}}`, `agent.receiveFeedback http https://a/mcp [] map[] true true 0 `},
+		"without resolve":              {`{"endpoint":{"type":"sse","url":"https://a/sse","headers":null,"command":null,"args":[]}}`, `agent.receiveFeedback sse https://a/sse [] map[] true true 0 `},
+		"headers":                      {`{"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `agent.receiveFeedback http https://a [] map[X-Key:s3cret] true true 0 `},
+		"headers and token":            {`{"endpoint":{"url":"https://a","headers":{"x-key":"s3cret"}},"auth_token":"s3cret2"}`, `agent.receiveFeedback http https://a [] map[Authorization:Bearer s3cret2 X-Key:s3cret] true true 0 `},
+		"the guide's":                  {`{"resolve_endpoint":false,"endpoint":{"transport":"http","url":"https://a/mcp","command":null,"args":null,"headers":{"X-Agent-Token":"s3cret"}}}`, `agent.receiveFeedback http https://a/mcp [] map[X-Agent-Token:s3cret] true true 0 `},
+		"the guide's stdio":            {`{"resolve_endpoint":false,"endpoint":{"transport":"stdio","url":null,"command":"agent","args":["--agent-id","42"]}}`, `agent.receiveFeedback stdio agent [--agent-id 42] map[] true true 0 `},
+		"another name":                 {`{"endpoint":{"type":"streamable-http","url":"https://a"}}`, `agent.receiveFeedback http https://a [] map[] true true 0 `},
+		"unknown fields":               {`{"endpoint":{"type":"http","url":"https://a","timeout":5,"command":""}}`, `agent.receiveFeedback http https://a [] map[] true true 0 `},
+		"stdio":                        {`{"endpoint":{"type":"stdio","command":"npx","args":["-y","agent"],"headers":{}}}`, `agent.receiveFeedback stdio npx [-y agent] map[] true true 0 `},
+		"stdio without type":           {`{"endpoint":{"url":"","command":"npx"}}`, `agent.receiveFeedback stdio npx [] map[] true true 0 `},
+		"not used":                     {`{"resolve_endpoint":true,"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `agent.receiveFeedback - true true 0 `},
 	} {
 		j := mustParse(t, oldJob(c.config))
 		a, endpoint := j.Action, "-"
-		if a.Endpoint != nil {
-			endpoint = a.Endpoint.Transport + " " + a.Endpoint.URL + " -"
-			if h, ok := a.Endpoint.Headers["Authorization"]; ok {
-				endpoint = a.Endpoint.Transport + " " + a.Endpoint.URL + " " + h.Reveal()
-			}
-		}
-		got := fmt.Sprintf("%s %v %s %v %v %d %s", a.ToolName, a.ResolveEndpoint, endpoint, a.IncludeFileContent, a.VerifyFileHash, a.TimeoutMs, a.PayloadTemplate)
-		heraldtest.Equal(t, name, got, c.want)
-		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
-			t.Errorf("%s: stored as %s, %v", name, raw, err)
-		}
-	}
-}
-
-// TestActionJobEndpointObject: an endpoint object has the meaning of the string, and more fields.
-func TestActionJobEndpointObject(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ config, want string }{
-		"http":               {`{"resolve_endpoint":false,"endpoint":{"type":"http","url":"https://a/mcp"}}`, `http https://a/mcp [] map[]`},
-		"without resolve":    {`{"endpoint":{"type":"sse","url":"https://a/sse","headers":null,"command":null,"args":[]}}`, `sse https://a/sse [] map[]`},
-		"headers":            {`{"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `http https://a [] map[X-Key:s3cret]`},
-		"headers and token":  {`{"endpoint":{"url":"https://a","headers":{"x-key":"s3cret"}},"auth_token":"s3cret2"}`, `http https://a [] map[Authorization:Bearer s3cret2 X-Key:s3cret]`},
-		"the guide's":        {`{"resolve_endpoint":false,"endpoint":{"transport":"http","url":"https://a/mcp","command":null,"args":null,"headers":{"X-Agent-Token":"s3cret"}}}`, `http https://a/mcp [] map[X-Agent-Token:s3cret]`},
-		"the guide's stdio":  {`{"resolve_endpoint":false,"endpoint":{"transport":"stdio","url":null,"command":"agent","args":["--agent-id","42"]}}`, `stdio agent [--agent-id 42] map[]`},
-		"another name":       {`{"endpoint":{"type":"streamable-http","url":"https://a"}}`, `http https://a [] map[]`},
-		"unknown fields":     {`{"endpoint":{"type":"http","url":"https://a","timeout":5,"command":""}}`, `http https://a [] map[]`},
-		"stdio":              {`{"endpoint":{"type":"stdio","command":"npx","args":["-y","agent"],"headers":{}}}`, `stdio npx [-y agent] map[]`},
-		"stdio without type": {`{"endpoint":{"url":"","command":"npx"}}`, `stdio npx [] map[]`},
-		"not used":           {`{"resolve_endpoint":true,"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `-`},
-	} {
-		j := mustParse(t, oldJob(c.config))
-		got := "-"
-		if e := j.Action.Endpoint; e != nil {
+		if e := a.Endpoint; e != nil {
 			headers := map[string]string{}
 			for name, value := range e.Headers {
 				headers[name] = value.Reveal()
 			}
-			got = fmt.Sprintf("%s %s%s %v %v", e.Transport, e.URL, e.Command, e.Args, headers)
+			endpoint = fmt.Sprintf("%s %s%s %v %v", e.Transport, e.URL, e.Command, e.Args, headers)
 		}
-		if got != c.want || j.Action.ResolveEndpoint != (c.want == "-") {
-			t.Errorf("%s: got %s, want %s", name, got, c.want)
-		}
-		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
-			t.Errorf("%s: stored as %s, %v", name, raw, err)
-		}
+		got := fmt.Sprintf("%s %s %v %v %d %s", a.ToolName, endpoint, a.IncludeFileContent, a.VerifyFileHash, a.TimeoutMs, a.PayloadTemplate)
+		heraldtest.Equal(t, name, got, c.want)
+		heraldtest.Equal(t, name+": the endpoint is resolved", a.ResolveEndpoint, endpoint == "-")
+		raw, err := json.Marshal(j)
+		heraldtest.Must(t, err)
+		heraldtest.Lacks(t, name, string(raw), "s3cret")
 	}
 }
 

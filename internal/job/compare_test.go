@@ -3,6 +3,7 @@ package job
 import (
 	"encoding/json"
 	"math/big"
+	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -15,10 +16,7 @@ func TestSumsCoverContent(t *testing.T) {
 	const event = `"type":"NewFeedback","chainId":8453,"agentId":"1","clientAddress":"0x1111111111111111111111111111111111111111","feedbackIndex":7,"score":95`
 	parse := func(rest string) Job {
 		t.Helper()
-		j, err := Parse([]byte(`{`+event+rest+`}`), Limits{})
-		if err != nil {
-			t.Fatal(rest, err)
-		}
+		j := mustParse(t, `{`+event+rest+`}`)
 		var stored Job // the job as Postgres returns it
 		raw, err := json.Marshal(j)
 		if err == nil {
@@ -51,13 +49,7 @@ func TestSumsCoverContent(t *testing.T) {
 			t.Errorf("%s is taken for another event", rest)
 		}
 	}
-	hash := func(name, digit string) string {
-		out := ""
-		for range 64 {
-			out += digit
-		}
-		return `,"` + name + `":"0x` + out + `"`
-	}
+	hash := func(name, digit string) string { return `,"` + name + `":"0x` + strings.Repeat(digit, 64) + `"` }
 	foreign := plain
 	foreign.IdentityRegistry[0]++
 	events := map[Sum]string{plain.EventSum(): "", foreign.EventSum(): "another identity registry"}

@@ -1,6 +1,10 @@
 package job
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
 
 // TestHeaderBindingOrigin: stored ciphertexts contain the origin that a job's headers are sealed for. The origin of a
 // URL must never change, or stored rows cannot be opened.
@@ -29,8 +33,6 @@ func TestHeaderBindingOrigin(t *testing.T) {
 		"https://a%20b.example/":           "",
 		"https://a.example\x7f":            "",
 	} {
-		if got := HeaderBinding(1, "0xaa", "7", url).Origin; got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
+		heraldtest.Equal(t, url, HeaderBinding(1, "0xaa", "7", url).Origin, want)
 	}
 }

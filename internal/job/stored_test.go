@@ -203,15 +203,9 @@ func TestStoredForm(t *testing.T) {
 		heraldtest.Contains(t, "the stored job", string(raw), part)
 	}
 	var back Job
-	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"x"}`), &back); err == nil {
-		t.Error("took agentId x")
-	}
-	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","value":"1.5"}`), &back); err == nil {
-		t.Error("took value 1.5")
-	}
-	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","feedbackIndex":-1}`), &back); err == nil {
-		t.Error("took index -1")
-	}
+	heraldtest.Fails(t, "agentId x", json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"x"}`), &back))
+	heraldtest.Fails(t, "value 1.5", json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","value":"1.5"}`), &back))
+	heraldtest.Fails(t, "index -1", json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"1","feedbackIndex":-1}`), &back))
 	if err := json.Unmarshal([]byte(`{"type":"Later","agentId":"1","new":{}}`), &back); err != nil || back.Kind != "Later" {
 		t.Errorf("a later version's row: %v", err)
 	}

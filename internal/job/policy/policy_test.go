@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"errors"
+	"fmt"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -110,14 +111,10 @@ func TestRules(t *testing.T) {
 	} {
 		l := policy.Levels{Default: mustParse(t, `{"filters":[{"action":"skip","when":`+c.when+`}]}`)}
 		for _, e := range c.skips {
-			if d := l.Decide(e); d != (policy.Decision{Skip: true, Level: policy.Default, Rule: 1}) {
-				t.Errorf("%s does not skip %+v: %+v", c.when, e, d)
-			}
+			heraldtest.Equal(t, fmt.Sprintf("%s, of %+v", c.when, e), l.Decide(e), policy.Decision{Skip: true, Level: policy.Default, Rule: 1})
 		}
 		for _, e := range c.keeps {
-			if d := l.Decide(e); d != (policy.Decision{}) {
-				t.Errorf("%s skips %+v: %+v", c.when, e, d)
-			}
+			heraldtest.Equal(t, fmt.Sprintf("%s, of %+v", c.when, e), l.Decide(e), policy.Decision{})
 		}
 	}
 }
@@ -154,9 +151,7 @@ func TestLevelsDecide(t *testing.T) {
 		{skip, `{}`, skip, policy.Decision{Skip: true, Level: policy.Default, Rule: 1}},
 	} {
 		l := policy.Levels{Default: mustParse(t, c.standard), Operator: mustParse(t, c.operator), Own: mustParse(t, c.own)}
-		if got := l.Decide(feedback(nil)); got != c.want {
-			t.Errorf("default %s, operator %s, agent %s: got %+v, want %+v", c.standard, c.operator, c.own, got, c.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", c), l.Decide(feedback(nil)), c.want)
 	}
 }
 
@@ -177,9 +172,7 @@ func TestAnyEvent(t *testing.T) {
 		{`{"action":"skip","when":{"kind":"FeedbackRevoked"}}`, noise, policy.Decision{}},
 	} {
 		l := policy.Levels{Operator: mustParse(t, `{"filters":[`+c.operator+`]}`), Own: mustParse(t, `{"filters":[`+c.own+`]}`)}
-		if got := l.Decide(policy.Event{Chain: 8453, Agent: "42"}); got != c.want {
-			t.Errorf("operator %s, agent %s: %+v, want %+v", c.operator, c.own, got, c.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", c), l.Decide(policy.Event{Chain: 8453, Agent: "42"}), c.want)
 	}
 }
 
@@ -199,9 +192,7 @@ func TestLevelsSettings(t *testing.T) {
 		{`{}`, `{"pauseUntil":"2029-01-01T00:00:00Z"}`, `{"pauseUntil":"2029-01-01T00:00:00-01:00"}`, `{"pauseUntil":"2029-01-01T01:00:00Z"}`},
 	} {
 		l := policy.Levels{Default: mustParse(t, c.standard), Operator: mustParse(t, c.operator), Own: mustParse(t, c.own)}
-		if got := l.Settings().String(); got != c.want {
-			t.Errorf("default %s, operator %s, agent %s: got %s, want %s", c.standard, c.operator, c.own, got, c.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", c), l.Settings().String(), c.want)
 	}
 }
 
@@ -216,9 +207,7 @@ func TestTodaysSettings(t *testing.T) {
 		{`{"enabled":false}`, `{}`, `{"enabled":false}`},
 	} {
 		l := policy.Levels{Operator: mustParse(t, c.row).Override(mustParse(t, c.file))}
-		if got := l.Settings().String(); got != c.want {
-			t.Errorf("row %s, file %s: got %s, want %s", c.row, c.file, got, c.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", c), l.Settings().String(), c.want)
 	}
 }
 
@@ -327,9 +316,7 @@ func TestCanonicalForm(t *testing.T) {
 		`{"order":"off","maxPerSecond":2.50,"pauseUntil":"2030-01-01T01:00:00.000+01:00","enabled":false}`: `{"enabled":false,"order":"off","maxPerSecond":2.5,"pauseUntil":"2030-01-01T00:00:00Z"}`,
 		`{"filters":[{"when":{"tag1":["a", "b*"],"min":1.50},"action":"skip"}],"batchSize":7}`:             `{"batchSize":7,"filters":[{"action":"skip","when":{"min":1.50,"tag1":["a","b*"]}}]}`,
 	} {
-		if got := mustParse(t, document).String(); got != want {
-			t.Errorf("%s: got %s, want %s", document, got, want)
-		}
+		heraldtest.Equal(t, document, mustParse(t, document).String(), want)
 	}
 }
 
