@@ -82,9 +82,8 @@ func TestDemoExplains(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	next := now.Add(13 * time.Second)
-	if got := describeOpen(ledger.Delivery{Status: outcome.Waiting, Reason: outcome.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
-		t.Error(got)
-	}
+	waiting := ledger.Delivery{Status: outcome.Waiting, Reason: outcome.ServerError, NextAttemptAt: &next}
+	heraldtest.Equal(t, "the open delivery", describeOpen(waiting, now), "waiting server_error, again in 13s")
 	var out bytes.Buffer
 	tl := newTimeline(&out)
 	tl.printReceived([]ledger.Delivery{{Status: outcome.Rejected}, {Status: outcome.Delivered, ToolName: "agent.receiveFeedback",

@@ -105,52 +105,37 @@ func TestSubmit(t *testing.T) {
 		"{\"a\u202e\x1b[31m\":1}",
 		feedback(4), // without a newline at the end
 	}, "\n")
-	var out bytes.Buffer
-	l := &jobList{}
-	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
-	heraldtest.Must(t, err)
-	heraldtest.Equal(t, "the tally", got,
-		tally{ledger.Accepted: 3, ledger.Known: 1, ledger.Refreshed: 1, ledger.Conflict: 1, intake.Refused: 4})
-	id := func(index int) string { return job.IDOf(key(index)).String() }
-	for i, want := range []string{
-		"accepted " + id(1) + " " + key(1),
-		"refused - line 2: is not JSON",
-		"accepted " + id(2) + " " + key(2),
-		"refused feedbackIndex line 5: ",
-		"refused - line 6: is 5242880 bytes long",
-		"known " + id(1) + " " + key(1),
-		"conflict " + id(2) + " " + key(2) + " value is \"",
-		"refreshed - -",
-		"refused ",
-		"accepted " + id(4) + " " + key(4),
-	} {
-		if line := lines(out.String())[i]; !strings.HasPrefix(line, want) {
-			t.Errorf("line %d: got %q, want %q…", i, line, want)
-		}
+	answer := func(verdict string, line, index int) string {
+		return fmt.Sprintf(`{"verdict":%q,"line":%d,"id":%q,"key":%q`, verdict, line, job.IDOf(key(index)), key(index))
 	}
-	heraldtest.Equal(t, "answers", len(lines(out.String())), 10)
-	heraldtest.Lacks(t, "what the terminal gets of a stranger", out.String(), "\x1b", "\u202e")
-}
-
-func TestSubmitJSON(t *testing.T) {
-	t.Parallel()
-	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
-	var out bytes.Buffer
-	_, err := submitJobs(t.Context(), &jobList{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet())
-	heraldtest.Must(t, err)
-	id := job.IDOf(key(1)).String()
-	for i, want := range []string{
-		`{"verdict":"accepted","line":1,"id":"` + id + `","key":"` + key(1) + `"}`,
-		`{"verdict":"known","line":2,"id":"` + id + `","key":"` + key(1) + `"}`,
-		`{"verdict":"conflict","line":3,"id":"` + id + `","key":"` + key(1) + `","field":"value","problem":"is \"95\" in the committed job and \"3\" in this one"}`,
-		`{"verdict":"refused","line":4,"field":"agentId","problem":"is missing"}`,
-		`{"verdict":"refused","line":5,"problem":"is not JSON`,
-		`{"verdict":"refreshed","line":6}`,
-	} {
-		line := lines(out.String())[i]
-		if !strings.HasPrefix(line, want) || !json.Valid([]byte(line)) {
-			t.Errorf("line %d: got %s, want %s", i, line, want)
+	id := func(index int) string { return job.IDOf(key(index)).String() }
+	want := [][2]string{ // the beginnings of each answer as text and as JSON
+		{"accepted " + id(1) + " " + key(1), answer("accepted", 1, 1) + "}"},
+		{"refused - line 2: is not JSON", `{"verdict":"refused","line":2,"problem":"is not JSON`},
+		{"accepted " + id(2) + " " + key(2), answer("accepted", 4, 2) + "}"},
+		{"refused feedbackIndex line 5: ", `{"verdict":"refused","line":5,"field":"feedbackIndex","problem":"is given twice"}`},
+		{"refused - line 6: is 5242880 bytes long", `{"verdict":"refused","line":6,"problem":"is 5242880 bytes long`},
+		{"known " + id(1) + " " + key(1), answer("known", 8, 1) + "}"},
+		{"conflict " + id(2) + " " + key(2) + " value is \"",
+			answer("conflict", 9, 2) + `,"field":"value","problem":"is \"95\" in the committed job and \"94\" in this one"}`},
+		{"refreshed - -", `{"verdict":"refreshed","line":10}`},
+		{"refused ", `{"verdict":"refused","line":11,`},
+		{"accepted " + id(4) + " " + key(4), answer("accepted", 12, 4) + "}"},
+	}
+	for format, asJSON := range []bool{false, true} {
+		var out bytes.Buffer
+		got, err := submitJobs(t.Context(), &jobList{}, from(strings.NewReader(in)), newPrinter(&out, asJSON), quiet())
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the tally", got,
+			tally{ledger.Accepted: 3, ledger.Known: 1, ledger.Refreshed: 1, ledger.Conflict: 1, intake.Refused: 4})
+		answers := lines(out.String())
+		heraldtest.Equal(t, "answers", len(answers), len(want))
+		for i, line := range answers {
+			if !strings.HasPrefix(line, want[i][format]) || asJSON && !json.Valid([]byte(line)) {
+				t.Errorf("answer %d: got %q, want %q…", i, line, want[i][format])
+			}
 		}
+		heraldtest.Lacks(t, "what the terminal gets of a stranger", out.String(), "\x1b", "\u202e")
 	}
 }
 

@@ -9,20 +9,15 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
-	"github.com/google/uuid"
 )
 
 func TestMain(m *testing.M) {
@@ -78,12 +73,6 @@ func answeringGateway(t testing.TB) string {
 	return s.URL
 }
 
-func services(t testing.TB) (env []string, databaseURL string) {
-	t.Helper()
-	databaseURL = heraldtest.EmptyPostgres(t)
-	return []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t)}, databaseURL
-}
-
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range map[string]struct {
@@ -112,31 +101,11 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// deliveries stores one successful delivery and one with an invalid job.
-func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
-	t.Helper()
-	st, err := store.Open(postgres.Config{URL: secret.New(url)})
-	heraldtest.Must(t, err)
-	defer st.Close()
-	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"}
-	got, tasks, err := st.Accept(t.Context(), []ledger.Intake{{Job: j},
-		{Refused: "\x1b]0;owned\x07 \u202etxt", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
-	heraldtest.Must(t, err)
-	c, err := st.Claim(t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
-	heraldtest.Must(t, err)
-	_, err = st.Record(t.Context(), c, ledger.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true,
-		FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value", "clientAddress"},
-		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
-	heraldtest.Must(t, err)
-	return got[0].ID, got[1].ID
-}
-
 func TestOperatorCommands(t *testing.T) {
 	t.Parallel()
-	env, url := services(t)
-	d := &desk{t: t, env: env}
+	d := prepareDesk(t, heraldtest.EmptyPostgres(t))
 	heraldtest.Contains(t, "before", d.out("migrate", "status"), "pending")
-	diagnose(t, 1, env...).says("migrations", doctor.MarkFail, "worker migrate")
+	diagnose(t, 1, d.env...).says("migrations", doctor.MarkFail, "worker migrate")
 	d.says(1, "worker migrate", "delivery", "list")
 	d.says(0, "applied", "migrate")
 	d.says(0, "nothing to apply", "migrate")
@@ -146,7 +115,15 @@ func TestOperatorCommands(t *testing.T) {
 	}
 	heraldtest.Equal(t, "nothing", d.out("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
 
-	good, bad := deliveries(t, url)
+	d.connect()
+	good := d.end(job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"},
+		ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, FileVerification: "raw", FileSource: "cid",
+			FileDisagrees: []string{"value", "clientAddress"}, ToolName: "agent.\x1b[2JreceiveFeedback",
+			Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
+	refused, _, err := d.store.Accept(t.Context(), []ledger.Intake{{Refused: "\x1b]0;owned\x07 \u202etxt", Key: "invalid:00",
+		Job: job.Job{Kind: job.KindNewFeedback}}})
+	heraldtest.Must(t, err)
+	bad := refused[0].ID
 	listed := d.out("delivery", "list")
 	heraldtest.Contains(t, "the list", listed, good.String(), bad.String())
 	heraldtest.Equal(t, "the newer is first",

@@ -44,17 +44,28 @@ type desk struct {
 
 func newDesk(t testing.TB) *desk {
 	t.Helper()
-	databaseURL, redisURL := heraldtest.Postgres(t, postgres.Migrate), heraldtest.Redis(t)
-	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error",
-		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
-	var err error
-	d.store, err = store.Open(postgres.Config{URL: secret.New(databaseURL)})
-	heraldtest.Must(t, err)
-	t.Cleanup(d.store.Close)
-	d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = d.queue.Close() })
+	d := prepareDesk(t, heraldtest.Postgres(t, postgres.Migrate))
+	d.connect()
 	return d
+}
+
+// prepareDesk returns a desk whose commands open the database themselves, as long as the desk has not connected.
+func prepareDesk(t testing.TB, databaseURL string) *desk {
+	t.Helper()
+	return &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t),
+		"HERALD_LOG_LEVEL=error", "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
+}
+
+// connect opens the store and the queue.
+func (d *desk) connect() {
+	d.t.Helper()
+	var err error
+	d.store, err = store.Open(postgres.Config{URL: secret.New(d.setting("DATABASE_URL"))})
+	heraldtest.Must(d.t, err)
+	d.t.Cleanup(d.store.Close)
+	d.queue, err = queue.Open(queue.Config{URL: secret.New(d.setting("REDIS_URL"))})
+	heraldtest.Must(d.t, err)
+	d.t.Cleanup(func() { _ = d.queue.Close() })
 }
 
 // setting returns the value of a setting. d.env has its first value first.
@@ -153,8 +164,13 @@ func registryOf(t testing.TB, chain uint64) common.Address {
 func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *ledger.Claim) {
 	d.t.Helper()
 	d.index++
-	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1),
-		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))} // each from a different client, so that no ordering key connects them
+	return d.acceptJob(job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1),
+		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))}) // each from a different client, so that no ordering key connects them
+}
+
+// acceptJob accepts a job and claims its delivery.
+func (d *desk) acceptJob(j job.Job) (uuid.UUID, *ledger.Claim) {
+	d.t.Helper()
 	got, tasks, err := d.store.Accept(d.t.Context(), []ledger.Intake{{Job: j}})
 	if err != nil || len(tasks) != 1 {
 		d.t.Fatalf("%v, %d tasks", err, len(tasks))
@@ -170,10 +186,23 @@ func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *ledger.
 func (d *desk) ended(agent int64, o ledger.Outcome) uuid.UUID {
 	d.t.Helper()
 	id, c := d.accept(agent, registryOf(d.t, 8453))
+	d.record(c, o)
+	return id
+}
+
+// end accepts a job and records an outcome for its delivery.
+func (d *desk) end(j job.Job, o ledger.Outcome) uuid.UUID {
+	d.t.Helper()
+	id, c := d.acceptJob(j)
+	d.record(c, o)
+	return id
+}
+
+func (d *desk) record(c *ledger.Claim, o ledger.Outcome) {
+	d.t.Helper()
 	o.Stage = "call"
 	_, err := d.store.Record(d.t.Context(), c, o)
 	heraldtest.Must(d.t, err)
-	return id
 }
 
 func (d *desk) status(id uuid.UUID) string {

@@ -123,9 +123,7 @@ func TestProbe(t *testing.T) {
 		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "note: add --send to call the tool with the sample", "the results are stored"} {
 		d.says(0, want, "agent", "probe", "8453:42")
 	}
-	if n := len(a.received()); n != 0 {
-		t.Fatalf("%d calls without --send", n)
-	}
+	heraldtest.Equal(t, "calls without --send", len(a.received()), 0)
 	r := d.agent("42")
 	if r.State != records.StateConnected || r.Protocol != "2025-11-25" || r.LastOKAt != nil || strings.Contains(r.Endpoint, "?") {
 		t.Errorf("%+v", r)

@@ -229,9 +229,7 @@ func TestTokenSetAsks(t *testing.T) {
 	for _, no := range []string{"n\n", "\n", "yesterday\n", "\x1b"} {
 		d.answers(exitFailed, "nothing was stored", canary, no, set...)
 	}
-	if got := d.tokens(); len(got) != 0 {
-		t.Fatalf("%+v", got)
-	}
+	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 0)
 	_, errs := d.give(0, canary, "Yes\n", set...)
 	heraldtest.Contains(t, "the question", errs,
 		"Send its token there, and nowhere else, as Authorization: Bearer? [y/N]")
