@@ -190,9 +190,7 @@ func TestForgedFeedback(t *testing.T) {
 		heraldtest.Equal(t, when+": calls", a.count(), calls)
 	}
 	forge("before the delivery", 0)
-	if got := accept(t, w, line); got.String() != id {
-		t.Fatalf("%s, not %s", got, id)
-	}
+	heraldtest.Equal(t, "the id", accept(t, w, line).String(), id)
 	delivered(t, w.Store, parsed.ID())
 	forge("after the delivery", 1) // by then, the worker has a client that signs
 }

@@ -40,9 +40,7 @@ func TestDropArchived(t *testing.T) {
 		heraldtest.Fails(t, fmt.Sprintf("%s is still there", x.ID()), err, asynq.ErrTaskNotFound)
 	}
 	for _, x := range stays {
-		if s := info(t, q, x).State; s != asynq.TaskStateArchived {
-			t.Errorf("%s is %s", x.ID(), s)
-		}
+		heraldtest.Equal(t, x.ID(), info(t, q, x).State, asynq.TaskStateArchived)
 	}
 	heraldtest.Equal(t, "a completed task is", info(t, q, done).State, asynq.TaskStateCompleted)
 	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // no task, or no further task
@@ -50,9 +48,7 @@ func TestDropArchived(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := q.DropArchived(ctx, id, last); err == nil {
-		t.Error("without an answer it says that they are gone")
-	}
+	heraldtest.Fails(t, "without an answer", q.DropArchived(ctx, id, last))
 }
 
 // TestAsynqLines: asynq's log lines about Redis name Redis, lines about its own faults are errors, and lines about

@@ -29,7 +29,7 @@ func start(t testing.TB, listen, token string) *Server {
 
 func serve(t testing.TB, listen, token string, ready func() (waiting, degraded map[string]string)) *Server {
 	t.Helper()
-	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: ready,
+	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: ready, Settings: map[string]string{"HERALD_CONCURRENCY": "7"},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics here") })})
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { heraldtest.Must(t, s.Shutdown(heraldtest.Within(t, 30*time.Second))) })
@@ -93,6 +93,10 @@ func TestGuard(t *testing.T) {
 		"a page of its own":                    {loopback, "/monitor/api/queues", map[string]string{"Origin": "http://127.0.0.1:" + port(loopback)}, 200},
 		"a token on loopback is asked for":     {guarded, "/metrics", nil, 401},
 		"off loopback without token":           {public, "/metrics", nil, 401},
+		"the settings, without token":          {guarded, config.SettingsPath, nil, 401},
+		"the settings, by another name":        {guarded, config.SettingsPath, map[string]string{"Authorization": "Bearer " + token, "Host": "evil.example"}, 403},
+		"the settings, from another page":      {guarded, config.SettingsPath, map[string]string{"Authorization": "Bearer " + token, "Origin": "https://evil.example"}, 403},
+		"the settings":                         {guarded, config.SettingsPath, map[string]string{"Authorization": "Bearer " + token}, 200},
 		"the monitor off loopback":             {public, "/monitor/", nil, 401},
 		"an unknown page tells nothing":        {public, "/secret", nil, 401},
 		"wrong bearer":                         {public, "/metrics", map[string]string{"Authorization": "Bearer wrong"}, 401},
@@ -112,6 +116,7 @@ func TestGuard(t *testing.T) {
 		res, body := ask(t, c.s, http.MethodGet, c.path, c.header)
 		heraldtest.Equal(t, name, res.StatusCode, c.want)
 		heraldtest.Lacks(t, name, body, token)
+		heraldtest.Equal(t, name+": shows settings", strings.Contains(body, `{"HERALD_CONCURRENCY":"7"}`), name == "the settings")
 		if c.want == 401 && !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic ") {
 			t.Errorf("%s: a browser is not asked", name)
 		}
@@ -159,28 +164,6 @@ func TestReadiness(t *testing.T) {
 		heraldtest.Equal(t, name+": /healthz", res.StatusCode, http.StatusOK)
 		if res, _ := ask(t, s, http.MethodGet, "/monitor/", c.header); res.StatusCode == http.StatusOK {
 			t.Errorf("%s: the monitor is served before there is one", name)
-		}
-	}
-}
-
-// TestSettings: only clients that may see the worker's pages get its settings.
-func TestSettings(t *testing.T) {
-	s, err := New(Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: func() (waiting, degraded map[string]string) { return nil, nil },
-		Metrics: http.NotFoundHandler(), Settings: map[string]string{"HERALD_CONCURRENCY": "7"}})
-	heraldtest.Must(t, err)
-	defer func() { _ = s.Shutdown(heraldtest.Within(t, 30*time.Second)) }()
-	for name, c := range map[string]struct {
-		header map[string]string
-		status int
-		body   string
-	}{
-		"with the token":    {map[string]string{"Authorization": "Bearer " + token}, http.StatusOK, `{"HERALD_CONCURRENCY":"7"}`},
-		"without":           {nil, http.StatusUnauthorized, "unauthorized"},
-		"by another name":   {map[string]string{"Authorization": "Bearer " + token, "Host": "evil.example"}, http.StatusForbidden, "wrong_host"},
-		"from another page": {map[string]string{"Authorization": "Bearer " + token, "Origin": "https://evil.example"}, http.StatusForbidden, "wrong_origin"},
-	} {
-		if resp, body := ask(t, s, http.MethodGet, config.SettingsPath, c.header); resp.StatusCode != c.status || !strings.Contains(body, c.body) {
-			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 		}
 	}
 }

@@ -314,9 +314,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 			name, _, _ := strings.Cut(line, ":")
 			names = append(names, name)
 		}
-		if got := strings.Join(names, " "); got != want {
-			t.Fatalf("got %s, want %s", got, want)
-		}
+		heraldtest.Equal(t, "the faulty settings", strings.Join(names, " "), want)
 	}
 }
 

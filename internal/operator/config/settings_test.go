@@ -138,7 +138,6 @@ func markdown(docs []Doc) string {
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
 	const want = "- `A_<id>`: a|b \\*c\n- `B` (`1s`, `2s`): b\n- `C`, `C_FILE` (known address): c\n"
-	if got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c Also as C_FILE."}}); got != want {
-		t.Errorf("got %s", got)
-	}
+	got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c Also as C_FILE."}})
+	heraldtest.Equal(t, "the page", got, want)
 }

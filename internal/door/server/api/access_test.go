@@ -247,9 +247,7 @@ func TestSlotsOfOneToken(t *testing.T) {
 		go func() { res <- w.send("POST", "/v1/jobs", greedy, "application/x-ndjson", body) }()
 		_, err := io.WriteString(feed, jobOf(1, n+1)+"\n")
 		heraldtest.Must(t, err)
-		if status := (<-res).StatusCode; status != http.StatusOK {
-			t.Fatalf("stream %d: %d", n, status)
-		}
+		heraldtest.Equal(t, fmt.Sprint("stream ", n), (<-res).StatusCode, http.StatusOK)
 	}
 	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
 	callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101))

@@ -16,9 +16,6 @@ func TestHostileQuestions(t *testing.T) {
 		for _, path := range []string{"/v1/deliveries?key=", "/v1/deliveries?agent=", "/v1/deliveries?client=", "/v1/deliveries?since=", "/v1/deliveries?reason=",
 			"/v1/agents?cursor=", "/v1/agents?state=", "/v1/audit?cursor=", "/v1/deliveries/", "/v1/agents/", "/v1/events?lastEventId=", "/deliveries?key=", "/deliveries?agent=",
 			"/deliveries/", "/agents/", "/agents?chain=", "/agents?cursor=", "/deliveries/move?action=replay&key=", "/agents/8453:1?registry="} {
-			if path == "/v1/events?lastEventId=" && hostile == "" {
-				continue
-			}
 			if res := w.send("GET", path+hostile, ownToken, "", nil); res.StatusCode >= 500 {
 				t.Errorf("%s%.40s: %d", path, hostile, res.StatusCode)
 			}

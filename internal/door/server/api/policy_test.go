@@ -74,9 +74,8 @@ func TestEnableDespitePolicy(t *testing.T) {
 	w := newWorld(t)
 	w.enqueue(1, 1)
 	call[operator.AgentChange](w, 200, "PUT", "/v1/agents/8453:1/policy", `{"enabled":false}`)
-	if e := call[api.ErrorAnswer](w, 409, "POST", "/v1/agents/8453:1/enable", ""); !strings.Contains(e.Error.Message, "a policy disables agent 8453:1") {
-		t.Errorf("%+v", e)
-	}
+	refused := call[api.ErrorAnswer](w, 409, "POST", "/v1/agents/8453:1/enable", "")
+	heraldtest.Contains(t, "the refusal", refused.Error.Message, "a policy disables agent 8453:1")
 	const agent = "/agents/8453:1"
 	res := w.submit(w.open(200, agent), agent+"/enable", url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}})
 	if body, _ := io.ReadAll(res.Body); res.StatusCode != 409 || !strings.Contains(string(body), "a policy disables agent 8453:1") {
