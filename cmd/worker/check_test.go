@@ -364,31 +364,22 @@ func TestCheckToken(t *testing.T) {
 	}
 }
 
-// TestCheckWithoutStore checks a server where no database is configured: nothing is signed.
+// TestCheckWithoutStore checks a server where no database is configured: nothing is signed. A server whose schema allows
+// no file does not pass as one that took a large file.
 func TestCheckWithoutStore(t *testing.T) {
 	t.Parallel()
-	_, url := newReceiver(t, "http://127.0.0.1:1", func(r *receiver) {
-		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler { return next }
-	})
-	for _, env := range [][]string{nil, {"HERALD_PUBLIC_URL=https://herald.example"}} {
-		code, out, errs := worker(t, append(env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8"), "agent", "check", "--send", "--json", url)
+	const noFile = `{"type":"object","properties":{"deliveryId":{"type":"string"}},"additionalProperties":false}`
+	for _, c := range []struct{ publicURL, schema, size string }{{"", "", "ok"}, {"https://herald.example", "", "ok"}, {"", noFile, "skipped"}} {
+		_, url := newReceiver(t, "http://127.0.0.1:1", func(r *receiver) {
+			r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler { return next }
+			if c.schema != "" {
+				r.schemas["agent.receiveFeedback"] = c.schema
+			}
+		})
+		code, out, errs := worker(t, []string{"HERALD_PUBLIC_URL=" + c.publicURL, "HERALD_ALLOW_NETWORKS=127.0.0.0/8"}, "agent", "check", "--send", "--json", url)
 		all := verdicts(decode[inspect.CheckReport](t, out))
-		if code != 0 || all["unsigned"] != "skipped" || all["altered"] != "skipped" || all["feedback"] != "ok" {
-			t.Errorf("exit code %d, %v\n%s", code, all, errs)
+		if code != 0 || all["unsigned"] != "skipped" || all["altered"] != "skipped" || all["feedback"] != "ok" || all["size"] != c.size {
+			t.Errorf("%+v: exit code %d, %v\n%s", c, code, all, errs)
 		}
-	}
-}
-
-// TestCheckSendsNoFile checks that a server whose schema allows no file does not pass as one that took a large file.
-func TestCheckSendsNoFile(t *testing.T) {
-	t.Parallel()
-	_, url := newReceiver(t, "http://127.0.0.1:1", func(r *receiver) {
-		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler { return next }
-		r.schemas["agent.receiveFeedback"] =
-			`{"type":"object","properties":{"deliveryId":{"type":"string"}},"additionalProperties":false}`
-	})
-	_, out, _ := worker(t, []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8"}, "agent", "check", "--send", "--json", url)
-	if all := verdicts(decode[inspect.CheckReport](t, out)); all["size"] != "skipped" || all["feedback"] != "ok" {
-		t.Errorf("%v", all)
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/awaytest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/alecthomas/kong"
 	"golang.org/x/sync/errgroup"
 )
@@ -65,7 +64,7 @@ var apart = map[string]string{
 	"config":          "reads the environment alone",
 	"keys init":       "makes a keyset of nothing",
 	"keys rotate add": "looks at the rows at hand only to warn, and does without them: TestRotateAddUnderFaults",
-	"token login":     "asks the authorization server first: TestLoginWithoutStore",
+	"token login":     "asks the authorization server first: TestTokenLoginFindsFaultsFirst",
 	"agent resolve":   "asks the chain and the web alone",
 	"agent probe":     "does without a store: TestProbeByChain",
 	"agent check":     "does without a store: TestCheckWithoutStore",
@@ -189,18 +188,6 @@ func TestRotateAddUnderFaults(t *testing.T) {
 	if connections == 0 {
 		t.Error("without a fault nothing was looked at, so that the first case shows nothing")
 	}
-}
-
-// TestLoginWithoutStore checks that a login checks the store before it sends the person to the authorization server.
-func TestLoginWithoutStore(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	s := oauthtest.New(t, oauthtest.Options{})
-	d.protects(s)
-	d.env = append(d.env, "DATABASE_URL="+nowhere)
-	_, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--timeout=300ms")
-	heraldtest.Contains(t, "the error", errs, "Postgres did not answer within 300ms")
-	heraldtest.Lacks(t, "the error", errs, s.Issuer)
 }
 
 // A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.

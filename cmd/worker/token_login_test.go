@@ -229,13 +229,15 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
 	d.answers(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
 
-	d.env = append(d.env, "DATABASE_URL="+heraldtest.EmptyPostgres(t))
 	b := &browser{visit: never}
 	d.watch = b.look
-	_, errs := d.give(exitFailed, "", "y\n",
-		"token", "login", "8453:42", "--client-id", "known", "--auth-method", "none")
-	heraldtest.Contains(t, "the error", errs, "run `worker migrate`")
-	heraldtest.Lacks(t, "the error", errs, "[y/N]", "Open this address")
+	for database, says := range map[string]string{heraldtest.EmptyPostgres(t): "run `worker migrate`", nowhere: "Postgres did not answer within 300ms"} {
+		d.env = append(d.env, "DATABASE_URL="+database)
+		_, errs := d.give(exitFailed, "", "y\n",
+			"token", "login", "8453:42", "--client-id", "known", "--auth-method", "none", "--timeout=300ms")
+		heraldtest.Contains(t, "the error", errs, says)
+		heraldtest.Lacks(t, "the error", errs, "[y/N]", "Open this address", s.Issuer)
+	}
 }
 
 // get requests an address as a browser does.

@@ -90,8 +90,9 @@ func TestRenderTemplate(t *testing.T) {
 		"no placeholder":   {`{"a":"{{","b":"}}","c":"{score}","d":"{{ {x} }}"}`, `{"a":"{{","b":"}}","c":"{score}","d":"{{ {x} }}"}`},
 		"two, no own type": {`{"a":"{{score}}{{score}}"}`, `{"a":"99.7799.77"}`},
 		"empty":            {`{}`, `{}`},
+		"only once":        {`{"a":"{{endpoint}}","b":"x{{endpoint}}"}`, `{"a":"{{deliveryId}}","b":"x{{deliveryId}}"}`}, // a stranger's text
 	} {
-		j := mustParse(t, feedback(`feedbackURI="ipfs://x"`, "transactionHash=", `action={"payloadTemplate":`+c.template+`}`))
+		j := mustParse(t, feedback(`feedbackURI="ipfs://x"`, `endpoint="{{deliveryId}}"`, "transactionHash=", `action={"payloadTemplate":`+c.template+`}`))
 		got, err := j.RenderTemplate(j.Arguments(file, "the-id"))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -103,16 +104,6 @@ func TestRenderTemplate(t *testing.T) {
 		if err := enc.Encode(got); err != nil || strings.TrimSpace(b.String()) != c.want {
 			t.Errorf("%s: got %s (%v), want %s", name, b.String(), err, c.want)
 		}
-	}
-}
-
-// TestRenderOnce: inserted values are not expanded again. A stranger's tag that looks like a placeholder remains text.
-func TestRenderOnce(t *testing.T) {
-	t.Parallel()
-	j := mustParse(t, feedback(`tag1="{{deliveryId}}"`, `action={"payloadTemplate":{"a":"{{tag1}}","b":"x{{tag1}}"}}`))
-	got, err := j.RenderTemplate(j.Arguments(File{}, "the-id"))
-	if err != nil || got["a"] != "{{deliveryId}}" || got["b"] != "x{{deliveryId}}" {
-		t.Errorf("got %v, %v", got, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,9 +71,12 @@ func TestScheduledIsNeverEarly(t *testing.T) {
 		}
 		heraldtest.Equal(t, "a task of the next hour", locateTask(t, q, task), Postponed)
 	}
-	past := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: time.Now().Add(-time.Minute)}
-	enqueue(t, q, past)
-	heraldtest.Equal(t, "a task of the past is", info(t, q, past).State, asynq.TaskStatePending)
+	for ahead, want := range map[time.Duration]Location{-time.Minute: Pending, 5 * time.Second: Pending, time.Minute: Postponed} {
+		task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
+		enqueue(t, q, task)
+		heraldtest.Equal(t, fmt.Sprintf("a task in %s", ahead), locateTask(t, q, task), want)
+		heraldtest.Equal(t, fmt.Sprintf("a task in %s is pending", ahead), info(t, q, task).State == asynq.TaskStatePending, ahead < 0)
+	}
 }
 
 func TestFind(t *testing.T) {

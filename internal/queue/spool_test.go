@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -91,15 +90,5 @@ func TestClientDoesNotWait(t *testing.T) {
 	ctx := heraldtest.Within(t, 5*time.Second)
 	if err := c.Get(ctx, "x").Err(); err == nil || ctx.Err() != nil {
 		t.Errorf("%v, %v: a Redis that says nothing was waited for", err, ctx.Err())
-	}
-}
-
-func TestPostponedTask(t *testing.T) {
-	t.Parallel()
-	q := open(t)
-	for ahead, want := range map[time.Duration]Location{5 * time.Second: Pending, time.Minute: Postponed} {
-		task := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
-		enqueue(t, q, task)
-		heraldtest.Equal(t, fmt.Sprintf("in %s", ahead), locateTask(t, q, task), want)
 	}
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/big"
 	"strings"
 	"sync"
@@ -72,6 +73,7 @@ func (w *world) give(n int) {
 
 // watcher is a running watcher and its reports.
 type watcher struct {
+	wait func() error // returns its error, once it has ended
 	stop func() error // stops it and returns its error
 
 	mu       sync.Mutex
@@ -100,7 +102,8 @@ func (w *world) watch(change func(*Config)) *watcher {
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
 	go func() { done <- run.Run(ctx) }()
-	got.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	got.wait = sync.OnceValue(func() error { return <-done })
+	got.stop = func() error { cancel(); return got.wait() }
 	w.Cleanup(func() { _ = got.stop() })
 	return got
 }
@@ -181,22 +184,9 @@ func TestBackfillEnds(t *testing.T) {
 	head := w.head()
 	to := head - 1 // the last feedback is outside the range
 	for round, want := range []int{3, 0} {
-		ended := make(chan error, 1)
-		start := uint64(0)
-		n := 0
-		run, err := New(Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
-			From: &start, Ends: true, To: &to, Report: func(r Report) {
-				for _, a := range r.Answers {
-					if a.Verdict == ledger.Accepted {
-						n++
-					}
-				}
-			}})
-		heraldtest.Must(t, err)
-		go func() { ended <- run.Run(t.Context()) }()
-		if err := <-ended; err != nil || n != want {
-			t.Errorf("round %d: %v, %d accepted, want %d", round, err, n, want)
-		}
+		backfill := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
+		heraldtest.Must(t, backfill.wait())
+		heraldtest.Equal(t, fmt.Sprint("accepted in round ", round), backfill.count(ledger.Accepted), want)
 	}
 }
 
