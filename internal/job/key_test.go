@@ -86,19 +86,10 @@ func TestConflict(t *testing.T) {
 			`transactionHash="`+hash4+`"`, `action={"timeoutMs":1000}`, `meta={"a":1}`,
 			`identityRegistry="0x8004a6090Cd10A7288092483047B097295Fb8847"`), ""},
 		"score and its value":  {feedback(`value=95`, `valueDecimals=0`), feedback("value=", "valueDecimals=", "score=95"), ""},
-		"value":                {feedback(), feedback(`value="9978"`), "value"},
-		"valueDecimals":        {feedback(), feedback(`valueDecimals=3`), "valueDecimals"},
 		"tag1 omitted":         {feedback(), feedback(`tag1=""`), "tag1"},
-		"tag2":                 {feedback(), feedback(`tag2="x"`), "tag2"},
-		"endpoint":             {feedback(), feedback(`endpoint="x"`), "endpoint"},
 		"feedbackURI omitted":  {feedback(), feedback(`feedbackURI=""`), "feedbackURI"},
 		"feedbackHash omitted": {feedback(), feedback(`feedbackHash=`), "feedbackHash"},
-		"responseURI":          {response(), response(`responseURI="x"`), "responseURI"},
-		"responseHash":         {response(), response(`responseHash="` + hash4 + `"`), "responseHash"},
-		"response":             {validation(), validation(`response=1`), "response"},
 		"tag omitted":          {validation(), validation(`tag=""`), "tag"},
-		"agent":                {validation(), validation(`agentId=43`), "agentId"},
-		"validator":            {validation(), validation(`validatorAddress="` + mixed + `"`), "validatorAddress"},
 	} {
 		a, b := mustParse(t, c.a), mustParse(t, c.b)
 		if field, conflict := a.Conflict(b); field != c.field || conflict != (c.field != "") {
