@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -276,19 +277,6 @@ func TestSubmitStopped(t *testing.T) {
 	})
 }
 
-type faultyReader struct {
-	io.Reader
-	err error
-}
-
-func (r faultyReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if errors.Is(err, io.EOF) {
-		err = r.err
-	}
-	return n, err
-}
-
 type faultyWriter struct{ err error }
 
 func (w faultyWriter) Write([]byte) (int, error) { return 0, w.err }
@@ -299,7 +287,7 @@ func TestSubmitFaults(t *testing.T) {
 	one := feedback(1) + "\n"
 
 	var out bytes.Buffer
-	got, err := submitJobs(t.Context(), &jobList{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), &jobList{}, from(io.MultiReader(strings.NewReader(one+one[:10]), iotest.ErrReader(fault))), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got[ledger.Accepted] != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
