@@ -8,8 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/big"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/tracingtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -315,5 +319,76 @@ func TestAwait(t *testing.T) {
 	cancel(errStop)
 	if err := heraldtest.Receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestTraces checks that a worker exports the traces of its deliveries to the collector, the last ones when it stops.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	var keyed atomic.Bool
+	collector := tracingtest.New(t, func(c *tracingtest.Collector) {
+		c.Refuse = func(r *http.Request) int {
+			keyed.Store(r.Header.Get("X-Api-Key") == "very-secret key")
+			return 0
+		}
+	})
+	r := run(t, false, workerEnv(t, net, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL,
+		"OTEL_EXPORTER_OTLP_HEADERS=x-api-key=very-secret%20key")...)
+	w := r.up()
+	a := openAgent(t)
+	d := delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	heraldtest.Must(t, r.stop())
+	names := map[string]int{}
+	for _, s := range collector.Spans() {
+		if s.TraceID == d.TraceID && s.Resource["service.name"] == "herald" {
+			names[s.Name]++
+		}
+	}
+	heraldtest.Equal(t, "the spans", names, map[string]int{"accept": 1, "attempt": 1, "claim": 1, "check": 1, "resolve": 1, "fetch": 1, "connect": 1, "compose": 1, "call": 1, "record": 1})
+	if !keyed.Load() || strings.Contains(r.log.String(), "very-secret") {
+		t.Errorf("the header was sent: %t; the log says %s", keyed.Load(), r.log)
+	}
+}
+
+// TestBindingPolicy checks the effect of HERALD_BINDING on two agents whose registrations name the same endpoint
+// without the endpoint's confirmation, while a call to the first one is in flight.
+func TestBindingPolicy(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	for _, c := range []struct {
+		env    []string
+		first  bool // the first agent is called
+		status outcome.Status
+		reason outcome.Reason
+	}{
+		{nil, true, outcome.Waiting, "agent_busy"},
+		{[]string{"HERALD_BINDING=off"}, true, outcome.Running, ""},
+		{[]string{"HERALD_BINDING=require"}, false, outcome.Rejected, "endpoint_unverified"},
+	} {
+		a := newAgent(t)
+		answer := sync.OnceFunc(func() { close(a.hold) })
+		t.Cleanup(answer)
+		r := run(t, false, workerEnv(t, net, c.env...)...)
+		w := r.up()
+		accept(t, w, feedback(t, net, a.URL))
+		if c.first {
+			heraldtest.Receive(t, "the call", a.begun)
+		}
+		second := accept(t, w, feedback(t, net, a.URL))
+		t.Log(c.env)
+		d := until(t, w.Store, second, func(d ledger.Delivery) bool {
+			return d.Status == c.status && d.Reason == c.reason && (c.status != outcome.Running || len(a.begun) > 0)
+		})
+		if c.status == outcome.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
+			t.Errorf("its author is told %q", d.Error)
+		}
+		answer()
+		if c.status == outcome.Waiting {
+			delivered(t, w.Store, second)
+		}
+		if err := r.stop(); err != nil {
+			t.Errorf("%v: %v", c.env, err)
+		}
 	}
 }

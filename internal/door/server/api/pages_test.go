@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"html"
 	"io"
 	"net/http"
@@ -9,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -160,4 +163,49 @@ func TestFirstChangeOnLoopback(t *testing.T) {
 	heraldtest.Equal(t, "with one", change(func(r *http.Request) { r.SetBasicAuth("me", token) }).StatusCode, 200)
 	heraldtest.Equal(t, "the status",
 		callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", "").Status, outcome.Cancelled)
+}
+
+// slowLive is a worker's live state with one slow agent.
+type slowLive struct{ operator.Live }
+
+func (slowLive) Breaker(string) string { return "" }
+
+func (slowLive) Effort(_ context.Context, a erc8004.Agent) *effort.Usage {
+	if a.ID != "1" {
+		return nil
+	}
+	return &effort.Usage{Budget: 60, Left: -15.2, Calls: 73.1, Connections: 2.1, Mean: 24.9}
+}
+
+// TestEffort: the API and the agent's page show the rest of its effort budget, and the calls that used it up.
+func TestEffort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.operator.Live = slowLive{}
+	for n := range 2 {
+		w.enqueue(1+n, 1)
+	}
+	if a := w.agent(1); a.Effort == nil || a.Effort.Left != -15.2 || a.Effort.Calls != 73.1 {
+		t.Errorf("%+v", a.Effort)
+	}
+	const says = "-15.2 s left of 60 s a minute; used: calls 73.1 s, connections 2.1 s; an attempt takes 24.9 s"
+	heraldtest.Contains(t, "the page", w.open(200, "/agents/8453:1"), says)
+	heraldtest.Lacks(t, "the page of another agent", w.open(200, "/agents/8453:2"), "Effort budget")
+}
+
+// TestHostileQuestions: a search for any text is answered, not found, or refused. Postgres accepts neither NUL nor text
+// that is not UTF-8.
+func TestHostileQuestions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, hostile := range []string{"%00", "%FF", "eip155:%00", "invalid:%FF", strings.Repeat("W", 3000), "%E2%80%AE", "8453:" + strings.Repeat("9", 78)} {
+		for _, path := range []string{"/v1/deliveries?key=", "/v1/deliveries?agent=", "/v1/deliveries?client=", "/v1/deliveries?since=", "/v1/deliveries?reason=",
+			"/v1/agents?cursor=", "/v1/agents?state=", "/v1/audit?cursor=", "/v1/deliveries/", "/v1/agents/", "/v1/events?lastEventId=", "/deliveries?key=", "/deliveries?agent=",
+			"/deliveries/", "/agents/", "/agents?chain=", "/agents?cursor=", "/deliveries/move?action=replay&key=", "/agents/8453:1?registry="} {
+			if res := w.send("GET", path+hostile, ownToken, "", nil); res.StatusCode >= 500 {
+				t.Errorf("%s%.40s: %d", path, hostile, res.StatusCode)
+			}
+		}
+	}
+	call[api.ErrorAnswer](w, 400, "GET", "/v1/deliveries?key=%00", "")
 }
