@@ -200,6 +200,11 @@ func load(t testing.TB, env ...string) *config.Config {
 	return cfg
 }
 
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
 // dataFolder returns a folder for HERALD_DATA that the account which runs Postgres for root can enter.
 func dataFolder(t testing.TB) string {
 	t.Helper()

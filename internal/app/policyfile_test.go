@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,15 +31,11 @@ func TestPolicyFile(t *testing.T) {
 	a := openAgent(t)
 	dir := t.TempDir()
 	path, clients, listed := filepath.Join(dir, "policy.json"), filepath.Join(dir, "clients.txt"), filepath.Join(dir, "servers.json")
-	write := func(path, content string) {
-		t.Helper()
-		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
-	}
 	first, second, third := feedback(t, net, a.URL), feedback(t, net, a.URL), feedback(t, net, a.URL)
-	write(clients, net.Account(1).Address.String())
-	write(path, `{"filters": [{"action": "skip", "when": {"client": {"file": "clients.txt"}}}]}`)
+	write(t, clients, net.Account(1).Address.String())
+	write(t, path, `{"filters": [{"action": "skip", "when": {"client": {"file": "clients.txt"}}}]}`)
 	agent := agentOf(t, third)
-	write(listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), agent))
+	write(t, listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), agent))
 	env := workerEnv(t, net, "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
 	looks := make(chan time.Time)
 	r := runWith(t, Options{PolicyTicks: looks}, env...)
@@ -52,19 +47,19 @@ func TestPolicyFile(t *testing.T) {
 	}
 	ends(first, outcome.Skipped, "filtered")
 
-	write(clients, net.Account(2).Address.String()+"\n"+net.Account(3).Address.String())
+	write(t, clients, net.Account(2).Address.String()+"\n"+net.Account(3).Address.String())
 	looks <- time.Now()
 	looks <- time.Now() // the first look has ended
-	write(path, `{"enabled": false}`)
+	write(t, path, `{"enabled": false}`)
 	looks <- time.Now()
 	looks <- time.Now()
 	held := ends(second, outcome.Held, "agent_disabled")
 	ends(third, outcome.Delivered, "")
 
-	write(path, `{"enabled": true, "onUnknown": "resend"}`)
+	write(t, path, `{"enabled": true, "onUnknown": "resend"}`)
 	looks <- time.Now()
 	delivered(t, w.Store, held.ID)
-	write(path, `{"pauseUntil": "2999-12-31T18:00:00Z", "order": "off"}`)
+	write(t, path, `{"pauseUntil": "2999-12-31T18:00:00Z", "order": "off"}`)
 	looks <- time.Now()
 	looks <- time.Now()
 	for range 2 { // with the order, the second would wait for the first (behind_earlier)
@@ -74,7 +69,7 @@ func TestPolicyFile(t *testing.T) {
 	heraldtest.Must(t, r.stop())
 	heraldtest.Equal(t, "logged changes", strings.Count(r.log.String(), "the policy file changed"), 4)
 
-	write(path, `{"filters": [{"action": "skip", "when": {"tag3": "x"}}]}`)
+	write(t, path, `{"filters": [{"action": "skip", "when": {"tag3": "x"}}]}`)
 	heraldtest.Fails(t, "the start", run(t, false, env...).wait(), "HERALD_POLICY_FILE: "+path+": filters[0].when.tag3")
 }
 
@@ -101,7 +96,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 	heraldtest.Must(t, err)
 
 	path := filepath.Join(t.TempDir(), "policy.json")
-	heraldtest.Must(t, os.WriteFile(path, []byte(`{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`), 0o600))
+	write(t, path, `{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`)
 	database := heraldtest.Postgres(t, postgres.Migrate)
 	st, err := store.Open(postgres.Config{URL: secret.New(database), MaxConns: 2})
 	heraldtest.Must(t, err)

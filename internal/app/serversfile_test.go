@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,13 +25,9 @@ func TestServersFile(t *testing.T) {
 	a := openAgent(t)
 	line := feedback(t, net, "https://127.0.0.1:1/nobody")
 	path := filepath.Join(t.TempDir(), "servers.json")
-	write := func(content string) {
-		t.Helper()
-		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
-	}
 	say := func(entry string) {
 		t.Helper()
-		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), agentOf(t, line), entry))
+		write(t, path, fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), agentOf(t, line), entry))
 	}
 	say(`{"url": "` + a.URL + `", "enabled": false}`)
 	env := workerEnv(t, net, "HERALD_SERVERS_FILE="+path)
@@ -43,7 +38,7 @@ func TestServersFile(t *testing.T) {
 	id := accept(t, w, line)
 	until(t, w.Store, id, func(d ledger.Delivery) bool { return d.Status == outcome.Held && d.Reason == "agent_disabled" })
 
-	write("{\n")
+	write(t, path, "{\n")
 	look()
 	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "is invalid") }, func() string { return r.log.String() })
 	say(`{"url": "` + a.URL + `"}`)
@@ -55,7 +50,7 @@ func TestServersFile(t *testing.T) {
 	heraldtest.Contains(t, "the log", r.log.String(), "set IDENTITY_REGISTRY_99",
 		fmt.Sprintf("%d:%s (enabled)", net.ChainID(), agentOf(t, line)))
 
-	write("{\n,")
+	write(t, path, "{\n,")
 	heraldtest.Fails(t, "the start", run(t, false, env...).wait(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON")
 }
 
@@ -80,11 +75,11 @@ func TestServersFileReleases(t *testing.T) {
 		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`,
 			net.ChainID(), agentOf(t, line), door.URL, key)
 	}
-	write := func(entries ...string) {
+	say := func(entries ...string) {
 		t.Helper()
-		heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600))
+		write(t, path, `{"servers": {`+strings.Join(entries, ",")+`}}`)
 	}
-	write(key(first, "wrong"), key(second, "wrong"))
+	say(key(first, "wrong"), key(second, "wrong"))
 	env := workerEnv(t, net, "HERALD_SERVERS_FILE="+path)
 	looks := make(chan time.Time)
 	look := func() { looks <- time.Now() }
@@ -99,14 +94,14 @@ func TestServersFileReleases(t *testing.T) {
 	one, two := accept(t, w, first), accept(t, w, second)
 	held(one, 1)
 	held(two, 1)
-	write(key(first, "no better"), key(second, "wrong"))
+	say(key(first, "no better"), key(second, "wrong"))
 	look()
 	held(one, 2)
-	write(key(first, "right"), key(second, "wrong"))
+	say(key(first, "right"), key(second, "wrong"))
 	look()
 	delivered(t, w.Store, one)
 	heraldtest.Must(t, r.stop())
-	write(key(first, "right"), key(second, "right"))
+	say(key(first, "right"), key(second, "right"))
 	r = run(t, false, env...)
 	w = r.up()
 	delivered(t, w.Store, two)

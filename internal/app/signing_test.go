@@ -24,6 +24,24 @@ import (
 	"github.com/google/uuid"
 )
 
+// verifyingAgent starts an agent that takes only requests that a Herald has signed, and returns its URL. lookup answers
+// requests for its registration.
+func verifyingAgent(t *testing.T, herald string, lookup http.HandlerFunc) (a *agent, self string) {
+	t.Helper()
+	a = openAgent(t)
+	srv := httptest.NewUnstartedServer(nil)
+	t.Cleanup(srv.Close)
+	self = "http://" + srv.Listener.Addr().String()
+	verifier, err := callers.New(callers.Config{Herald: herald, Self: self})
+	heraldtest.Must(t, err)
+	guarded := http.NewServeMux()
+	guarded.HandleFunc("/.well-known/", lookup)
+	guarded.Handle("/", verifier.Require(a))
+	srv.Config.Handler = guarded
+	srv.Start()
+	return a, self
+}
+
 // TestSignedDeliveries checks that two workers on one database, behind a proxy, sign with the same key and publish the
 // same directory without authentication. An agent that accepts only this Herald gets its deliveries. A new key is
 // published without a restart.
@@ -37,22 +55,13 @@ func TestSignedDeliveries(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 
-	a := openAgent(t)
-	var door http.Handler
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { door.ServeHTTP(w, r) }))
-	t.Cleanup(srv.Close)
-	verifier, err := callers.New(callers.Config{Herald: front.URL, Self: srv.URL})
-	heraldtest.Must(t, err)
-	guarded := http.NewServeMux()
 	var looked atomic.Int32
-	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // requests for an agent's registration are not signed
+	a, self := verifyingAgent(t, front.URL, func(w http.ResponseWriter, r *http.Request) { // requests for an agent's registration are not signed
 		if looked.Add(1); r.Header.Get("Signature") != "" || r.Header.Get("Signature-Agent") != "" {
 			t.Errorf("%s is signed", r.URL)
 		}
 		http.NotFound(w, r)
 	})
-	guarded.Handle("/", verifier.Require(a))
-	door = guarded
 
 	const token = "canary-5369676e"
 	env := workerEnv(t, net, "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
@@ -64,7 +73,7 @@ func TestSignedDeliveries(t *testing.T) {
 	first, second := both[0].up(), both[1].up()
 	for i := range 8 {
 		w := []*Worker{first, second}[i%2]
-		delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+		delivered(t, w.Store, accept(t, w, feedback(t, net, self)))
 	}
 	if n := a.count(); n != 8 || looked.Load() == 0 {
 		t.Errorf("%d calls, %d looks at its registration", n, looked.Load())
@@ -112,7 +121,7 @@ func TestSignedDeliveries(t *testing.T) {
 	}
 	to, _ := url.Parse("http://" + r.listen)
 	workers = []*httputil.ReverseProxy{httputil.NewSingleHostReverseProxy(to)}
-	delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+	delivered(t, w.Store, accept(t, w, feedback(t, net, self)))
 }
 
 // TestForgedFeedback checks that clients with an API token of scope enqueue or direct cannot forge a feedback, although
@@ -121,19 +130,10 @@ func TestSignedDeliveries(t *testing.T) {
 func TestForgedFeedback(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	front, srv := httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
+	front := httptest.NewUnstartedServer(nil)
 	t.Cleanup(front.Close)
-	t.Cleanup(srv.Close)
-	publicURL, self := "http://"+front.Listener.Addr().String(), "http://"+srv.Listener.Addr().String()
-	a := openAgent(t)
-	verifier, err := callers.New(callers.Config{Herald: publicURL, Self: self})
-	heraldtest.Must(t, err)
-	guarded := http.NewServeMux()
-	guarded.Handle("/.well-known/", http.NotFoundHandler())
-	guarded.Handle("/", verifier.Require(a))
-	srv.Config.Handler = guarded
-	srv.Start()
-
+	publicURL := "http://" + front.Listener.Addr().String()
+	a, self := verifyingAgent(t, publicURL, http.NotFound)
 	r := run(t, false, workerEnv(t, net, "HERALD_API_TOKEN=canary-466f7267",
 		"HERALD_PUBLIC_URL="+publicURL)...)
 	to, _ := url.Parse("http://" + r.listen)
