@@ -231,11 +231,12 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 
 	b := &browser{visit: never}
 	d.watch = b.look
-	for database, says := range map[string]string{heraldtest.EmptyPostgres(t): "run `worker migrate`", nowhere: "Postgres did not answer within 300ms"} {
+	for database, c := range map[string]struct{ timeout, says string }{
+		heraldtest.EmptyPostgres(t): {"1m", "run `worker migrate`"}, nowhere: {"300ms", "Postgres did not answer within 300ms"}} {
 		d.env = append(d.env, "DATABASE_URL="+database)
 		_, errs := d.give(exitFailed, "", "y\n",
-			"token", "login", "8453:42", "--client-id", "known", "--auth-method", "none", "--timeout=300ms")
-		heraldtest.Contains(t, "the error", errs, says)
+			"token", "login", "8453:42", "--client-id", "known", "--auth-method", "none", "--timeout="+c.timeout)
+		heraldtest.Contains(t, "the error", errs, c.says)
 		heraldtest.Lacks(t, "the error", errs, "[y/N]", "Open this address", s.Issuer)
 	}
 }
