@@ -233,7 +233,7 @@ func TestReleaseEnabledInPages(t *testing.T) {
 		if asked[a]++; asked[a] > 1 {
 			t.Errorf("asked again about %s", a) // a query for each held delivery
 		}
-		return a == agentNamed("4")
+		return a == storetest.Agent(4)
 	})
 	if n != 1102 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent+2 || err != nil {
 		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
