@@ -108,6 +108,7 @@ func (f *Follower) rewindToCanonical(ctx context.Context, last *node.Block) erro
 		}
 	}
 	replaced := f.done[high]
+	f.strictBefore = max(f.strictBefore, f.next)
 	f.dropAnchors(high)
 	f.log.Info("a block was replaced, reading again", "block", replaced.Number, "from", f.next)
 	if replaced.Number <= f.settled {
@@ -154,7 +155,8 @@ func (f *Follower) findSettledBlock(anchors []Anchor, head node.Block) uint64 {
 }
 
 // isStrict reports whether all next blocks are checked before they are handed over. This is the case during a
-// backfill without another node to compare with, and for blocks that are read again because a node left out logs.
+// backfill without another node to compare with, and for blocks that are read again after a reorg, or because a node
+// left out logs.
 func (f *Follower) isStrict() bool {
 	if f.reader.Trusted {
 		return false

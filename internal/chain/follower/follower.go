@@ -68,8 +68,9 @@ type Range struct {
 	// Anchors are anchors of blocks that were handed over, ending with the block To. A later Follower resumes from
 	// them.
 	Anchors []Anchor
-	// AtHead is true if To is the newest block, or the last block to read. An event that a reorg replaced and that
-	// was not found again up to To is no longer on the chain.
+	// AtHead is true if To is the newest block, or the last block to read. After a reorg, it is false until all blocks
+	// are read again that were read before, because a node that lags may have an older newest block. An event that a
+	// reorg replaced and that was not found again up to To is no longer on the chain.
 	AtHead bool
 	// Finalized is the newest block that the nodes call final, read once a minute; 0 if they name none.
 	Finalized uint64
@@ -98,8 +99,10 @@ type Follower struct {
 	finalizedTime      uint64 // of the finalized block, in seconds; 0 if it is unknown
 	finalizedAsked     time.Time
 	// nil if the nodes are trusted, or if all blocks are checked before they are handed over
-	checks       *checker
-	strictBefore uint64 // blocks below it are checked before they are handed over; 0 if there are none
+	checks *checker
+	// Blocks below it are read again. They are checked before they are handed over, because events that they lack are
+	// taken back.
+	strictBefore uint64
 
 	readAt  time.Time // when the chain was last read to its head, or a range was handed over
 	trouble error     // the reason why nothing was read since readAt
@@ -293,13 +296,10 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		}
 		to = min(to, limit)
 	}
-	isStrict := f.isStrict()
-	switch {
-	case f.cfg.To != nil:
+	if f.cfg.To != nil {
 		to = min(to, *f.cfg.To)
-	case isStrict:
-		to = min(to, f.strictBefore-1)
 	}
+	isStrict := f.isStrict()
 	if isStrict {
 		to = min(to, f.next+strictWidth-1)
 	}
@@ -315,7 +315,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if r.Events, err = f.reader.MakeEntries(ctx, logs, f.cfg.Deployment, f.cfg.Limits); err != nil {
 		return false, err
 	}
-	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
+	r.AtHead = r.To == r.Head && r.To+1 >= f.strictBefore || f.cfg.To != nil && r.To == *f.cfg.To
 	anchors := append(slices.Clone(f.done), Anchor{r.To, ends.Last.Hash, uint64(ends.Last.Time)})
 	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
 	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())
@@ -382,7 +382,7 @@ func (f *Follower) awaitsHead(newest node.Block) bool {
 		keep--
 	}
 	f.dropAnchors(keep)
-	f.lowSince = time.Time{}
+	f.strictBefore, f.lowSince = head+1, time.Time{}
 	return true
 }
 

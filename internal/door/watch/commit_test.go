@@ -32,7 +32,8 @@ func (n *notes) AdvanceCursors(_ context.Context, cursors []*cursor.Cursor, a st
 }
 
 // TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first
-// reading at the head commit at once. The cursor skips no block.
+// reading at the head commit at once. The cursor skips no block. After a reorg, all blocks are read again before events
+// are taken back.
 func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,6 +73,16 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 			if before := ledger.moves[i]; a.From > before.To+1 {
 				t.Errorf("blocks %d to %d are left out", before.To+1, a.From-1)
 			}
+		}
+
+		// Another contract limits the group. After a reorg, a node that lags has an old head, above which there are events.
+		g.limit.Store(next + 50)
+		for _, r := range []follower.Range{{From: next, To: next, Head: next + 1}, {From: next + 1, To: next + 1, Head: next + 90},
+			{From: next + 2, To: next + 3, Head: next + 90}} {
+			r.Events = make([]eventlog.Entry, 1)
+			_, err := w.commitRange(t.Context(), g, r)
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, "all blocks are read again", ledger.moves[len(ledger.moves)-1].AtHead, r.To == next+3)
 		}
 	})
 }

@@ -27,7 +27,7 @@ type group struct {
 
 	committed time.Time // time of the last commit
 	atHead    bool      // the last committed range ended at the head
-	goal      uint64    // the head at the time of the first commit, or of the last one that replaced blocks
+	goal      uint64    // the block after those that were there at the first commit, or that the last reorg replaced
 }
 
 // errRegroup means that the cursors have to be read and grouped again.
