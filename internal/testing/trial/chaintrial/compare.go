@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/google/uuid"
 )
 
 // maxTimeout is the limit with which jobs are made. Events contain no timeout.
@@ -59,7 +60,8 @@ type Findings struct {
 // Faults returns all differences.
 func (f Findings) Faults() []string { return slices.Concat(f.Missing, f.TooMany, f.Misplaced, f.Wrong) }
 
-// Compare compares the rows with the events of the final chain and with all keys that were on a removed branch.
+// Compare compares the rows with the events of the final chain and with gone, which Bury filled with the events of the
+// removed branches.
 func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 	f := comparison{byKey: map[string]Row{}, gone: gone, used: map[string]bool{}, called: map[string]bool{},
 		retracted: map[string]bool{}}
@@ -180,11 +182,12 @@ func (f *comparison) countRefused(refused int, rows []Row) {
 func (f *comparison) judgeRest(r Row) {
 	key, _, _ := strings.Cut(r.Key, "~") // another event took over its key
 	feedback, isRetraction := feedbackOf(key)
+	first, _, _ := strings.Cut(key, ".") // of the feedback's retractions in this block
 	switch {
-	case isRetraction && f.gone[feedback] && f.called[feedback]:
+	case isRetraction && f.gone[first] && f.called[feedback]:
 		f.Retracted++
 		return
-	case isRetraction && f.gone[feedback] && r.Status == "skipped" && (r.Reason == "never_delivered" || r.Reason == "mined_again"):
+	case isRetraction && f.gone[first] && r.Status == "skipped" && (r.Reason == "never_delivered" || r.Reason == "mined_again"):
 		// Its feedback was in an attempt when its event left, and the attempt ended without a call. The check reads the
 		// chain first, where the transaction may be again.
 		return
@@ -201,17 +204,20 @@ func (f *comparison) judgeRest(r Row) {
 		return
 	}
 	f.TooMany = append(f.TooMany, fmt.Sprintf("%s of block %d: %s is %s %s, and no event asks for it (its feedback was "+
-		"on a removed branch: %v, and called: %v)", r.Key, r.Job.BlockNumber, r.ID, r.Status, r.Reason, f.gone[feedback],
-		f.called[feedback]))
+		"on a removed branch: %v, in this block: %v, and called: %v)", r.Key, r.Job.BlockNumber, r.ID, r.Status, r.Reason,
+		f.gone[feedback], f.gone[first], f.called[feedback]))
 }
 
-// Bury adds the keys of logs that leave the chain to gone.
+// Bury adds the keys of logs that leave the chain, and of the retractions that this justifies, to gone.
 func Bury(gone map[string]bool, wanted []Wanted) {
 	for _, w := range wanted {
 		if w.Refused != "" {
 			gone[fmt.Sprintf("%s%s/%d", goneRefusedMark, w.Position.BlockHash, w.Position.LogIndex)] = true
-		} else {
-			gone[w.Key] = true
+			continue
+		}
+		gone[w.Key] = true
+		if w.Job.Kind == job.KindNewFeedback {
+			gone[w.Job.Retraction(uuid.Nil).Key()] = true
 		}
 	}
 }

@@ -154,7 +154,7 @@ func TestCompareFinds(t *testing.T) {
 			first = i
 		}
 	}
-	gone := map[string]bool{"eip155:31337:0x02/1/0x03/9#NewFeedback": true}
+	gone := map[string]bool{"eip155:31337:0x02/1/0x03/9#NewFeedback": true, "eip155:31337:0x02/1/0x03/9#Retraction@0x77": true}
 	extra := func(key, status, reason string) func([]Row) []Row {
 		return func(rows []Row) []Row {
 			return append(rows, Row{ID: "extra", Key: key, Status: status, Reason: reason})
@@ -217,6 +217,8 @@ func TestCompareFinds(t *testing.T) {
 			tooMany: 1},
 		"retracts what was claimed and never called":        {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
 		"retracts what is mined again and was never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "mined_again")},
+		"retracts from a block that stays":                  {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x78", "skipped", "mined_again"), tooMany: 1},
+		"retracts once more":                                {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77.2", "skipped", "mined_again")},
 		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
 			tooMany: 1},
 	} {

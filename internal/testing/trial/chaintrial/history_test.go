@@ -18,7 +18,7 @@ func TestJudgeCalls(t *testing.T) {
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
 	hash, other := common.Hash{1}, common.Hash{2}
 	content := func(tag string) job.Job { return job.Job{Kind: job.KindNewFeedback, Tag1: tag} }
-	const key = "eip155:1:0x/1/0x/1#NewFeedback"
+	const key, retraction = "eip155:1:0x/1/0x/1#NewFeedback", "eip155:1:0x/1/0x/1#Retraction@0x01"
 	life := func(tag string, block uint64, hash common.Hash, from, until int) Life {
 		l := Life{Wanted: Wanted{Key: key, Job: content(tag), Position: Position{Block: block, BlockHash: hash}},
 			From: at(from)}
@@ -46,9 +46,9 @@ func TestJudgeCalls(t *testing.T) {
 		"another in its place":     {Row{Key: key, Job: content("b")}, 24, 0},
 		"not yet in its place":     {Row{Key: key, Job: content("b")}, 22, 1},
 		"it gave its key":          {Row{Key: key + "~9", Job: content("a")}, 30, 1},
-		"retracted while there":    {Row{Key: retractionOf(key), Job: job.Job{BlockHash: hash}}, 15, 1},
-		"retracted while going":    {Row{Key: retractionOf(key), Job: job.Job{BlockHash: hash}}, 21, 0},
-		"retracted from elsewhere": {Row{Key: retractionOf(key), Job: job.Job{BlockHash: common.Hash{3}}}, 15, 0},
+		"retracted while there":    {Row{Key: retraction, Job: job.Job{BlockHash: hash}}, 15, 1},
+		"retracted while going":    {Row{Key: retraction, Job: job.Job{BlockHash: hash}}, 21, 0},
+		"retracted from elsewhere": {Row{Key: retraction, Job: job.Job{BlockHash: common.Hash{3}}}, 15, 0},
 		"never accepted":           {Row{Key: key, ID: "other", Job: content("a")}, 13, 1},
 	} {
 		if c.row.ID == "" {
@@ -60,5 +60,3 @@ func TestJudgeCalls(t *testing.T) {
 		}
 	}
 }
-
-func retractionOf(key string) string { return key[:len(key)-len("#NewFeedback")] + "#Retraction@0x01" }
