@@ -308,9 +308,9 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 
 // acceptReturned answers an arrival whose event is on the chain again, after a reorg had removed the event and the
 // delivery h was ended or retracted. known is h's stored job, and brought is the arrival's job. acceptReturned ends the
-// open retractions of h. Then the first case that applies decides:
+// open retractions of h with which the agent was not called. Then the first case that applies decides:
 //   - The agent was or may have been called with a retraction of h: the event gets a new delivery (displaceHolder),
-//     because the agent would take the old deliveryId for a repetition.
+//     because the agent would take the old deliveryId for a repetition. An open retraction of h is still sent.
 //   - h ended because its event was missing (mayReopen): h is queued again.
 //   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,

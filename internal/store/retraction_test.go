@@ -148,6 +148,32 @@ func TestMinedAgain(t *testing.T) {
 	}
 }
 
+// TestReturnDuringRetraction: an event returns while a worker checks the retraction of its delivery, and gets a new one.
+// The check may have read the chain before, so the retraction is checked again, and is not withdrawn.
+func TestReturnDuringRetraction(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	event := inBlock(feedback(1, 1), 101, 'a')
+	r.read(100, 101, true, event)
+	bring(t, s, event.ID(), "delivered")
+	c := claim(t, s, r.read(101, 102, true).Tasks[0])
+	if a := r.read(101, 103, true, event).Answers[0]; a.Verdict != ledger.Accepted || a.ID == event.ID() {
+		t.Errorf("%+v", a)
+	}
+	minedAgain := ledger.Outcome{Status: outcome.Skipped, Reason: outcome.MinedAgain, Stage: "check", Undecided: true}
+	rec := record(t, s, c, minedAgain)
+	if !rec.Rechecked || len(rec.Next) != 1 || rec.Next[0].ID != c.ID {
+		t.Fatalf("%+v", rec)
+	}
+	if d, err := s.Delivery(t.Context(), event.ID()); err != nil || !d.HasLostKey() {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if rec := record(t, s, claim(t, s, rec.Next[0]), minedAgain); rec.Rechecked {
+		t.Errorf("again: %+v", rec)
+	}
+}
+
 // TestLateSuccessIsRetracted: a delivery that was cancelled by force, or died with its last lease, while its call
 // succeeded counts as called. It is retracted when its event disappears.
 func TestLateSuccessIsRetracted(t *testing.T) {

@@ -104,8 +104,11 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	// The agent may know the event, or the other event with its key has a delivery of its own.
 	keepsEvent := claim.Called || claim.HasLostKey()
 	var failed *outcome.Failure
+	isFailed := errors.As(err, &failed)
 	switch {
-	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
+	case isFailed && failed.Reason == outcome.MinedAgain:
+		return c.checkMinedAgain(ctx, claim, r, err)
+	case keepsEvent && isFailed && failed.Reason == outcome.EventNotFound:
 		if claim.Job.TransactionHash != (common.Hash{}) { // only its receipt shows that the event is gone
 			r.Gone = &ledger.Gone{}
 		}
@@ -140,6 +143,21 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	}
 	r.Detail = "event found and confirmed"
 	return nil
+}
+
+// checkMinedAgain checks a retraction whose event is on the chain again. It returns refusal, the error that ends the
+// retraction, unless the event has a new delivery. Then the agent must forget the old one, so the retraction is sent.
+func (c *Checker) checkMinedAgain(ctx context.Context, claim *ledger.Claim, r *Result, refusal error) error {
+	d, err := c.loadRetracted(ctx, claim.Job)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound), err == nil && !d.HasLostKey():
+		return refusal
+	case err != nil:
+		return fmt.Errorf("looking for the feedback that is retracted: %w", err)
+	}
+	r.Undecided, r.Refuted = false, nil
+	r.Detail, err = c.confirmRetraction(ctx, claim, true)
+	return err
 }
 
 // isEventOf reports whether event, which was read from the chain, is the event that the claim's agent got or may have

@@ -255,6 +255,20 @@ func TestConfirmRetraction(t *testing.T) {
 	}
 }
 
+// TestRetractionOfMinedAgain: a retraction whose event is on the chain again is sent only if the event has a new delivery.
+func TestRetractionOfMinedAgain(t *testing.T) {
+	t.Parallel()
+	row := ledger.Delivery{ID: uuid.New(), Key: "key", Status: outcome.Delivered}
+	for key, want := range map[string]outcome.Reason{row.Key: outcome.MinedAgain, row.Key + "~" + row.ID.String(): ""} {
+		checker := checkerOf(standingChain{Disagrees: "blockHash"})
+		checker.Ledger = rowLedger{row: ledger.Delivery{ID: row.ID, Key: key, Status: row.Status}}
+		var r Result
+		claim := &ledger.Claim{Bound: true, Job: storetest.Feedback(1, 1).Retraction(row.ID)}
+		heraldtest.Equal(t, key, reasonOf(checker.Check(t.Context(), claim, &r)), want)
+		heraldtest.Equal(t, key+": undecided", r.Undecided, want != "")
+	}
+}
+
 // TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain. If it
 // cannot be bound, the check fails.
 func TestUnverifiedRetraction(t *testing.T) {

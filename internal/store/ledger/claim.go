@@ -74,7 +74,10 @@ const RecentSuccess = time.Hour
 
 // HasLostKey reports whether a reorg gave the delivery's key to another event (displace.sql). That event has a delivery
 // of its own.
-func (c *Claim) HasLostKey() bool { return strings.HasSuffix(c.Key, "~"+c.ID.String()) }
+func (c *Claim) HasLostKey() bool { return Delivery{ID: c.ID, Key: c.Key}.HasLostKey() }
+
+// HasLostKey is Claim.HasLostKey.
+func (d Delivery) HasLostKey() bool { return strings.HasSuffix(d.Key, "~"+d.ID.String()) }
 
 // Agent returns the claim's agent.
 func (c *Claim) Agent() erc8004.Agent {

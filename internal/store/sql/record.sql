@@ -29,7 +29,7 @@
 -- @moved         the call may have failed because the agent moved; @epochs: the agent's epoch in the claim
 -- @durations     ms of the attempt, or null: it ends now
 -- @latencies     the bucket of agents.hour_latency (1 to 14) for the duration of the call, or null
--- @rechecks      the event was not found, or not yet, or the delivery has no turn; @hints: Claim.Hints
+-- @rechecks      the event was not found, or not yet, or is back, or the delivery has no turn; @hints: Claim.Hints
 -- @reroutes      bind.sql gave the delivery another agent, or no turn
 --
 -- A lost claim changes nothing, with one exception: a success that arrives late. It ends an unfinished delivery as
@@ -66,7 +66,7 @@ WITH locked AS MATERIALIZED (
            CASE WHEN NOT d.claim_valid THEN d.claimed_at END AS claimed_at,
            d.claim_valid AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
-           AND (w.status = 'rejected' AND w.reason = 'event_not_found'
+           AND (w.status = 'rejected' AND w.reason = 'event_not_found' OR w.status = 'skipped' AND w.reason = 'mined_again'
                 OR w.status = 'waiting' AND w.reason IN ('not_confirmed', 'chain_unavailable', 'behind_earlier')) AS again
       FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
                   @reasons::text[], @errors::text[], @endpoints::text[], @protocols::text[], @agent_oks::boolean[],

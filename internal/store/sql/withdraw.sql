@@ -1,7 +1,8 @@
 -- withdraw: end an open retraction because the event that it retracts is on the chain again.
 --
--- The retraction becomes skipped (mined_again), or cancelled (reorg) if the agent may have received it. The transaction
--- has locked the agent.
+-- The retraction becomes skipped (mined_again). It stays open if the agent may have received it: the event then gets a
+-- new delivery, and the agent must forget the old one. If a worker checks the retraction now, hints makes record.sql
+-- queue it again. The transaction has locked the agent.
 --
 -- $1 id of the retraction
 -- Returns whether the agent was or may have been called with it.
@@ -11,10 +12,12 @@ WITH called AS (
       FROM herald.deliveries d WHERE d.id = $1
 ), ended AS (
     UPDATE herald.work d
-       SET status = CASE WHEN c.maybe THEN 'cancelled' ELSE 'skipped' END, reason = CASE WHEN c.maybe THEN 'reorg' ELSE 'mined_again' END,
-           error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
+       SET status = 'skipped', reason = 'mined_again', error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL,
+           finished_at = now(), updated_at = now()
       FROM called c
-     WHERE d.id = $1 AND d.status IN ('queued', 'waiting', 'held')
+     WHERE d.id = $1 AND NOT c.maybe AND d.status IN ('queued', 'waiting', 'held')
     RETURNING d.status, d.id, d.kind, d.key, d.chain_id, d.identity_registry, d.agent_id, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
-), {{release ended}}, {{count_ended ended}}
+), {{release ended}}, {{count_ended ended}}, noted AS (
+    UPDATE herald.history h SET hints = hints + 1 FROM called c WHERE h.id = $1 AND c.maybe
+)
 SELECT maybe FROM called
