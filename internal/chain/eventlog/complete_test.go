@@ -3,13 +3,6 @@ package eventlog
 import (
 	"bytes"
 	"encoding/json"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -22,28 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// omitRanges starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.
-func omitRanges(t *testing.T, target string) string {
-	t.Helper()
-	u, err := url.Parse(target)
-	heraldtest.Must(t, err)
-	proxy := httputil.NewSingleHostReverseProxy(u)
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		body = bytes.ReplaceAll(body, []byte(`"topics":[[`), []byte(`"topics":[["0x`+strings.Repeat("ee", 32)+`"],[`))
-		if bytes.Contains(body, []byte(`"blockHash"`)) {
-			body = bytes.ReplaceAll(body, []byte(`["0x`+strings.Repeat("ee", 32)+`"],`), nil)
-		}
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		proxy.ServeHTTP(rw, r)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
-}
-
 // TestOmittedLogsAreRead: the follower finds logs that a node omits from a range, unless the node is trusted.
 func TestOmittedLogsAreRead(t *testing.T) {
 	t.Parallel()
@@ -51,8 +22,14 @@ func TestOmittedLogsAreRead(t *testing.T) {
 	first := w.Feedback()
 	w.Mine(120) // more blocks than one request may ask for
 	second := w.Feedback()
+	omitting := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		if q.Method == "eth_getLogs" && !bytes.Contains(q.Params[0], []byte("blockHash")) {
+			return json.RawMessage("[]")
+		}
+		return result
+	})
 	for _, trusted := range []bool{false, true} {
-		c := newReader(t, w.Net.ChainID(), trusted, omitRanges(t, w.Net.URL()))
+		c := newReader(t, w.Net.ChainID(), trusted, omitting)
 		filter := Filter{Address: []common.Address{w.Net.Deployment().Reputation},
 			Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1}
 		head, err := c.ReadHead(w.Ctx)
@@ -69,20 +46,10 @@ func TestOmittedLogsAreRead(t *testing.T) {
 		if len(logs) != 2 || logs[0].TxHash != first.TransactionHash || logs[1].TxHash != second.TransactionHash {
 			t.Errorf("%d logs: %v", len(logs), logs)
 		}
-		whole, err := newCompleted(t, w, filter)
+		whole, _, err := w.read(filter, w.Net.URL())
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "logs of a node that omits nothing", len(whole), 2)
 	}
-}
-
-// newCompleted reads and completes a range of the unmodified node. No log may appear twice.
-func newCompleted(t *testing.T, w *world, filter Filter) ([]types.Log, error) {
-	t.Helper()
-	logs, ends, err := w.client.ReadLogs(w.Ctx, filter)
-	if err != nil {
-		return nil, err
-	}
-	return w.client.CompleteLogs(w.Ctx, filter, ends, logs)
 }
 
 // TestSortLogs: repeated and shuffled logs are returned once and in order.
@@ -92,11 +59,7 @@ func TestSortLogs(t *testing.T) {
 		return types.Log{BlockNumber: block, BlockHash: chaintest.BlockHash(block), Index: index}
 	}
 	got := Sort([]types.Log{at(2, 0), at(1, 7), at(1, 3), at(2, 0), at(1, 3)})
-	if want := []types.Log{at(1, 3), at(1, 7), at(2, 0)}; !slices.EqualFunc(got, want, func(a, b types.Log) bool {
-		return a.BlockHash == b.BlockHash && a.Index == b.Index
-	}) {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "the logs", got, []types.Log{at(1, 3), at(1, 7), at(2, 0)})
 }
 
 // TestCompleteLogsRefuses: a range is not complete if its blocks are not those of the logs, or if the node lacks a

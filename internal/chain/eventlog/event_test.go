@@ -13,8 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-import ()
-
 func TestJobRefuses(t *testing.T) {
 	t.Parallel()
 	e := erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(1), Value: big.NewInt(90)}

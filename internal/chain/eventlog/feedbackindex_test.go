@@ -1,12 +1,9 @@
 package eventlog
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -75,7 +73,7 @@ func TestUncountableFeedback(t *testing.T) {
 	w := newWorld(t)
 	events, _ := w.giveInOneBlock(w.Rater)
 
-	elsewhere := append([]erc8004.Event(nil), events...)
+	elsewhere := slices.Clone(events)
 	elsewhere[0].Address = common.HexToAddress("0xdead")
 	uncountable, err := w.client.CountFeedback(w.Ctx, elsewhere)
 	if err != nil || !errors.As(uncountable[0], new(*node.NoContractError)) {
@@ -98,12 +96,9 @@ func TestUncountableFeedback(t *testing.T) {
 		{"limit exceeded", -32005, false},
 		{"header not found", -32000, false},
 	} {
-		server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			answerRPC(t, rw, r, w.Net.ChainID(), tt.code, tt.message)
-		}))
-		t.Cleanup(server.Close)
-		client := newReader(t, w.Net.ChainID(), false, server.URL)
-		uncountable, err := client.CountFeedback(context.Background(), append([]erc8004.Event(nil), events...))
+		n := chaintest.NewNode(t, 1)
+		n.Set(nil, chaintest.AnswerTo("eth_call", nil, chaintest.Error{Code: tt.code, Message: tt.message}))
+		uncountable, err := newReader(t, 1, false, n.URL).CountFeedback(t.Context(), slices.Clone(events))
 		var never *UncountableError
 		switch {
 		case tt.forGood && (err != nil || !errors.As(uncountable[0], &never) || !strings.Contains(never.Error(), tt.message)):
@@ -112,42 +107,4 @@ func TestUncountableFeedback(t *testing.T) {
 			t.Errorf("%s: %v, %v", tt.message, uncountable, err)
 		}
 	}
-}
-
-// answerRPC answers every request but eth_chainId with an error.
-func answerRPC(t *testing.T, rw http.ResponseWriter, r *http.Request, chainID uint64, code int, message string) {
-	type call struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-	}
-	var calls []call
-	var raw json.RawMessage
-	if err := json.NewDecoder(r.Body).Decode(&raw); err != nil {
-		t.Error(err)
-		return
-	}
-	batch := json.Unmarshal(raw, &calls) == nil
-	if !batch {
-		calls = make([]call, 1)
-		if err := json.Unmarshal(raw, &calls[0]); err != nil {
-			t.Error(err)
-			return
-		}
-	}
-	var answers []any
-	for _, c := range calls {
-		answer := map[string]any{"jsonrpc": "2.0", "id": c.ID}
-		if c.Method == "eth_chainId" {
-			answer["result"] = "0x" + new(big.Int).SetUint64(chainID).Text(16)
-		} else {
-			answer["error"] = map[string]any{"code": code, "message": message}
-		}
-		answers = append(answers, answer)
-	}
-	var answer any = answers
-	if !batch {
-		answer = answers[0]
-	}
-	rw.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(rw).Encode(answer)
 }

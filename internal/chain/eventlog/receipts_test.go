@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/big"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -25,52 +25,53 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// bender starts a proxy of a node that changes results. bend gets a method and its result, and returns the new result,
-// or nil to refuse the call.
-func bender(t *testing.T, target string, bend func(method string, result json.RawMessage) json.RawMessage) string {
+// bender starts a proxy of a node that changes results. bend gets a call and its result, and returns the new result, or
+// nil to refuse the call.
+func bender(t *testing.T, target string, bend func(q chaintest.Request, result json.RawMessage) json.RawMessage) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
+		asked, isBatch, err := chaintest.ReadRequests(r.Body)
 		if err != nil {
+			return // the client has disconnected
+		}
+		client, err := rpc.DialContext(r.Context(), target)
+		if err != nil {
+			t.Error(err)
 			return
 		}
-		response, err := http.Post(target, "application/json", bytes.NewReader(body))
-		if err != nil {
+		defer client.Close()
+		elems := make([]rpc.BatchElem, len(asked))
+		for i, q := range asked {
+			elems[i] = rpc.BatchElem{Method: q.Method, Result: new(json.RawMessage)}
+			for _, param := range q.Params {
+				elems[i].Args = append(elems[i].Args, param)
+			}
+		}
+		if err := client.BatchCallContext(r.Context(), elems); err != nil {
 			http.Error(rw, err.Error(), http.StatusBadGateway)
 			return
 		}
-		defer func() { _ = response.Body.Close() }()
-		answered, err := io.ReadAll(response.Body)
-		if err != nil {
-			return
-		}
-		rw.Header().Set("Content-Type", "application/json")
-		var asked []chaintest.Request
-		var answers []map[string]json.RawMessage
-		if json.Unmarshal(body, &asked) != nil || json.Unmarshal(answered, &answers) != nil ||
-			len(asked) != len(answers) {
-			_, _ = rw.Write(answered) // not a batch
-			return
-		}
+		answers := make([]map[string]any, len(asked))
 		for i, q := range asked {
-			bent := bend(q.Method, answers[i]["result"])
-			answers[i]["result"] = bent
-			if bent == nil {
-				delete(answers[i], "result")
-				answers[i]["error"] = json.RawMessage(`{"code":-32601,"message":"the method does not exist"}`)
+			if err := elems[i].Error; err != nil {
+				answers[i] = q.Answer(nil, chaintest.Error{Code: -32000, Message: err.Error()})
+			} else if bent := bend(q, *elems[i].Result.(*json.RawMessage)); bent == nil {
+				answers[i] = q.Answer(nil, chaintest.Error{Code: -32601, Message: "the method does not exist"})
+			} else {
+				answers[i] = q.Answer(bent, nil)
 			}
 		}
-		_ = json.NewEncoder(rw).Encode(answers)
+		chaintest.WriteAnswers(rw, isBatch, answers)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
 // omitFirst returns a bend function that omits the first of two logs from every answer, including receipts.
-func omitFirst(t *testing.T) func(method string, result json.RawMessage) json.RawMessage {
-	return func(method string, result json.RawMessage) json.RawMessage {
+func omitFirst(t *testing.T) func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	return func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		var changed any
-		switch method {
+		switch q.Method {
 		case "eth_getLogs":
 			var logs []json.RawMessage
 			if json.Unmarshal(result, &logs) != nil || len(logs) < 2 {
@@ -134,11 +135,11 @@ func TestReceiptsProveLogs(t *testing.T) {
 	if logs, _, err := w.read(filter, liar, w.Net.URL()); err != nil || len(logs) != 2 {
 		t.Errorf("of a liar and an honest node: %d logs, %v", len(logs), err)
 	}
-	byHash := bender(t, w.Net.URL(), func(method string, result json.RawMessage) json.RawMessage {
-		if method == "eth_getBlockReceipts" {
+	byHash := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		if q.Method == "eth_getBlockReceipts" {
 			return result
 		}
-		return omitFirst(t)(method, result)
+		return omitFirst(t)(q, result)
 	})
 	if logs, _, err := w.read(filter, byHash); err != nil || len(logs) != 2 {
 		t.Errorf("of a node that omits logs, but no receipts: %d logs, %v", len(logs), err)
@@ -151,12 +152,12 @@ func TestUnsupportedReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	asked := 0
-	refusing := bender(t, w.Net.URL(), func(method string, result json.RawMessage) json.RawMessage {
-		if method == "eth_getBlockReceipts" {
+	refusing := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		if q.Method == "eth_getBlockReceipts" {
 			asked++
 			return nil
 		}
-		return omitFirst(t)(method, result)
+		return omitFirst(t)(q, result)
 	})
 	logs, c, err := w.read(filter, refusing)
 	if err != nil || len(logs) != 1 || asked != 1 {
@@ -240,13 +241,13 @@ func TestUnprovableReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	root, asked, omits := regexp.MustCompile(`"receiptsRoot":"0x..`), 0, false
-	server := bender(t, w.Net.URL(), func(method string, result json.RawMessage) json.RawMessage {
-		switch method {
+	server := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		switch q.Method {
 		case "eth_getBlockByNumber":
 			return root.ReplaceAll(result, []byte(`"receiptsRoot":"0xee`))
 		case "eth_getBlockReceipts":
 			if asked++; omits && asked%2 == 0 {
-				return omitFirst(t)(method, result)
+				return omitFirst(t)(q, result)
 			}
 		}
 		return result
@@ -286,10 +287,10 @@ func TestUnknownReceiptsProveNothing(t *testing.T) {
 	filter.ToBlock++
 	form := regexp.MustCompile(`"status":"0x1"`)
 	asked := 0
-	server := bender(t, w.Net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+	server := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		var receipts []json.RawMessage
-		if method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
-			return omitFirst(t)(method, result)
+		if q.Method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
+			return omitFirst(t)(q, result)
 		}
 		if len(receipts) == 2 {
 			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one status per phase
@@ -310,9 +311,9 @@ func TestProvenLogsReplaceOthers(t *testing.T) {
 	w, filter := newTwins(t)
 	honest, _, err := w.read(filter, w.Net.URL())
 	heraldtest.Must(t, err)
-	liar := bender(t, w.Net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+	liar := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		var logs []map[string]json.RawMessage
-		if method != "eth_getLogs" || json.Unmarshal(result, &logs) != nil || len(logs) != 2 {
+		if q.Method != "eth_getLogs" || json.Unmarshal(result, &logs) != nil || len(logs) != 2 {
 			return result
 		}
 		invented := maps.Clone(logs[1])

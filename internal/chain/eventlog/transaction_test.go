@@ -1,12 +1,7 @@
 package eventlog
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
-	"math/big"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -15,40 +10,11 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// serveOldForm starts a proxy of a node that converts every NewFeedback to the form of October 2025, which has no
-// index.
-func serveOldForm(t *testing.T, target string) string {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		response, err := http.Post(target, "application/json", r.Body)
-		if err != nil {
-			http.Error(rw, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			return
-		}
-		var answer any
-		dec := json.NewDecoder(bytes.NewReader(body))
-		dec.UseNumber()
-		if err := dec.Decode(&answer); err != nil {
-			t.Error(err)
-		}
-		ageFeedback(answer)
-		rw.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(rw).Encode(answer)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
-}
-
-// ageFeedback converts the logs anywhere in an answer to the old form.
+// ageFeedback converts every NewFeedback in an answer to the form of October 2025, which has no index.
 func ageFeedback(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -75,21 +41,21 @@ func ageFeedback(v any) {
 func TestReadTransactionCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var sent []common.Hash
-	for range 3 {
-		tx, err := w.Net.Submit(w.Ctx, w.Rater, w.Net.Deployment().Reputation,
-			devnet.Feedback{AgentID: w.Agent, Value: big.NewInt(7)}.Calldata())
+	given, _ := w.giveInOneBlock(w.Rater, w.Rater, w.Rater)
+	c := newReader(t, w.Net.ChainID(), true, bender(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
+		var answer any
+		heraldtest.Must(t, json.Unmarshal(result, &answer))
+		ageFeedback(answer)
+		aged, err := json.Marshal(answer)
 		heraldtest.Must(t, err)
-		sent = append(sent, tx)
-	}
-	w.Mine(1)
-	c := newReader(t, w.Net.ChainID(), true, serveOldForm(t, w.Net.URL()))
-	for i, tx := range sent {
-		events, _, err := c.ReadTransaction(w.Ctx, tx, w.Net.Deployment(), limits)
+		return aged
+	}))
+	for i, e := range given {
+		events, _, err := c.ReadTransaction(w.Ctx, e.TxHash, w.Net.Deployment(), limits)
 		if err != nil || len(events) != 1 || events[0].Err != nil {
 			t.Fatalf("%+v, %v", events, err)
 		}
-		if j := events[0].Job; j.Kind != job.KindNewFeedback || j.FeedbackIndex != uint64(i+1) || j.TransactionHash != tx {
+		if j := events[0].Job; j.Kind != job.KindNewFeedback || j.FeedbackIndex != uint64(i+1) || j.TransactionHash != e.TxHash {
 			t.Errorf("transaction %d of the block has feedback %d", i+1, j.FeedbackIndex)
 		}
 	}
