@@ -3,9 +3,6 @@ package chain
 import (
 	"encoding/json"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -15,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -49,60 +47,39 @@ func TestCompareEventsOfOldForms(t *testing.T) {
 	heraldtest.Equal(t, "another score", hasContent(with(j, func(j *job.Job) { j.Value = big.NewInt(91) }), e), false)
 }
 
-// TestNonexistentAgentOnOtherNodes: clients report a reverted call in different formats.
+// TestNonexistentAgentOnOtherNodes: clients report a reverted call in different formats. An agent that has an owner exists.
 func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 	t.Parallel()
 	const nonexistent = "0x7e2732890000000000000000000000000000000000000000000000000000000000000063"
-	for name, answer := range map[string]string{
-		"geth":       `{"code":3,"message":"execution reverted","data":"` + nonexistent + `"}`,
-		"nethermind": `{"code":-32015,"message":"VM execution error.","data":"Reverted ` + nonexistent + `"}`,
-		"no data":    `{"code":3,"message":"execution reverted"}`,
-		"empty data": `{"code":-32000,"message":"execution reverted","data":"0x"}`,
-		"old geth":   `{"code":-32000,"message":"execution reverted"}`,
+	reverted := chaintest.Error{Code: 3, Message: "execution reverted"}
+	for name, c := range map[string]struct {
+		answer chaintest.Error
+		owner  any // what the second call returns; nil: it fails as the first one
+		isGone bool
+	}{
+		"geth":         {chaintest.Error{Code: 3, Message: "execution reverted", Data: nonexistent}, nil, true},
+		"nethermind":   {chaintest.Error{Code: -32015, Message: "VM execution error.", Data: "Reverted " + nonexistent}, nil, true},
+		"no data":      {reverted, nil, true},
+		"empty data":   {chaintest.Error{Code: -32000, Message: "execution reverted", Data: "0x"}, nil, true},
+		"old geth":     {chaintest.Error{Code: -32000, Message: "execution reverted"}, nil, true},
+		"rate limit":   {chaintest.Error{Code: -32005, Message: "limit exceeded", Data: map[string]string{"see": "https://x"}}, nil, false},
+		"odd contract": {reverted, common.HexToHash("0x1111111111111111111111111111111111111111"), false},
 	} {
-		c := fakeNode(t, func(string) string { return `"error":` + answer })
-		if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*NoSuchAgentError](err) {
+		calls := 0
+		n := chaintest.NewNode(t, 1)
+		n.Set(nil, func(method string, _ []json.RawMessage) (any, any) {
+			if method != "eth_call" {
+				return nil, nil
+			}
+			if calls++; calls > 1 && c.owner != nil {
+				return c.owner, nil
+			}
+			return nil, c.answer
+		})
+		client := newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New(n.URL)}}, Config{})
+		_, err := client.TokenURI(t.Context(), common.Address{1}, big.NewInt(99))
+		if c.isGone && !as[*NoSuchAgentError](err) || !c.isGone && !as[*node.UnavailableError](err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	c := fakeNode(t, func(string) string {
-		return `"error":{"code":-32005,"message":"limit exceeded","data":{"see":"https://x"}}`
-	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
-		t.Errorf("rate limit: %v", err)
-	}
-	// tokenURI reverts but the agent has an owner, so the error is not "no such agent".
-	var calls atomic.Int32
-	c = fakeNode(t, func(string) string {
-		if calls.Add(1) == 1 {
-			return `"error":{"code":3,"message":"execution reverted"}`
-		}
-		return `"result":"0x0000000000000000000000001111111111111111111111111111111111111111"`
-	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
-		t.Errorf("odd contract: %v", err)
-	}
-}
-
-// fakeNode returns a client of a node of chain 1. The node answers eth_chainId; for other methods it returns
-// answer(method).
-func fakeNode(t *testing.T, answer func(method string) string) *Client {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		var request struct {
-			ID     json.RawMessage
-			Method string
-		}
-		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-			http.Error(rw, err.Error(), http.StatusBadRequest)
-			return
-		}
-		body := `"result":"0x1"`
-		if request.Method != "eth_chainId" {
-			body = answer(request.Method)
-		}
-		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":` + string(request.ID) + `,` + body + `}`))
-	}))
-	t.Cleanup(server.Close)
-	return newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}}, Config{})
 }
