@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"slices"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -42,8 +43,8 @@ func generate(t *testing.T, seed uint64, blocks int) []types.Log {
 func TestGeneratorMakesEveryForm(t *testing.T) {
 	t.Parallel()
 	seen := map[common.Hash]int{}
-	refused := 0
-	for _, l := range generate(t, 1, 300) {
+	logs := generate(t, 1, 300)
+	for _, l := range logs {
 		seen[l.Topics[0]]++
 		if _, err := erc8004.Decode(l); err != nil {
 			t.Errorf("a generated log does not decode: %v", err)
@@ -57,15 +58,12 @@ func TestGeneratorMakesEveryForm(t *testing.T) {
 	if len(seen) != len(erc8004.Topics()) || len(seen) != len(forms) {
 		t.Errorf("%d topics were made of %d forms, the decoder knows %d", len(seen), len(forms), len(erc8004.Topics()))
 	}
-	wanted, err := Want(generate(t, 1, 300), testChain, testDeployment, countedNone)
+	wanted, err := Want(logs, testChain, testDeployment, countedNone)
 	heraldtest.Must(t, err)
-	for _, w := range wanted {
-		if w.Refused != "" {
-			refused++
-		}
-	}
-	if refused == 0 || refused == len(wanted) {
-		t.Errorf("%d of %d wanted rows are refused", refused, len(wanted))
+	isRefused := func(w Wanted) bool { return w.Refused != "" }
+	made := slices.DeleteFunc(slices.Clone(wanted), isRefused)
+	if len(made) == 0 || len(made) == len(wanted) {
+		t.Errorf("%d of %d wanted rows are not refused", len(made), len(wanted))
 	}
 }
 
@@ -145,90 +143,69 @@ func TestCompareFinds(t *testing.T) {
 	t.Parallel()
 	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment, countedNone)
 	heraldtest.Must(t, err)
-	first, refused := -1, -1
-	for i, w := range wanted {
-		switch {
-		case w.Refused != "":
-			refused = i
-		case w.Job.Kind == job.KindNewFeedback && first < 0:
-			first = i
-		}
+	first := slices.IndexFunc(wanted, func(w Wanted) bool { return w.Refused == "" && w.Job.Kind == job.KindNewFeedback })
+	refused := slices.IndexFunc(wanted, func(w Wanted) bool { return w.Refused != "" })
+	const other, left = "eip155:31337:0x02/1/0x03/8", "eip155:31337:0x02/1/0x03/9" // left was on a removed branch
+	gone := map[string]bool{left + "#NewFeedback": true, left + "#Retraction@0x77": true}
+	add := func(rows ...Row) func([]Row) []Row { return func(all []Row) []Row { return append(all, rows...) } }
+	row := func(key, status, reason string) func([]Row) []Row {
+		return add(Row{ID: "extra", Key: key, Status: status, Reason: reason})
 	}
-	gone := map[string]bool{"eip155:31337:0x02/1/0x03/9#NewFeedback": true, "eip155:31337:0x02/1/0x03/9#Retraction@0x77": true}
-	extra := func(key, status, reason string) func([]Row) []Row {
-		return func(rows []Row) []Row {
-			return append(rows, Row{ID: "extra", Key: key, Status: status, Reason: reason})
-		}
+	remove := func(i int) func([]Row) []Row { return func(all []Row) []Row { return slices.Delete(all, i, i+1) } }
+	change := func(f func(*Row)) func([]Row) []Row {
+		return func(all []Row) []Row { f(&all[first]); return all }
 	}
-	withoutRefused := func(rows []Row) []Row { return append(rows[:refused], rows[refused+1:]...) }
-	change := func(i int, f func(*Row)) func([]Row) []Row {
-		return func(rows []Row) []Row { f(&rows[i]); return rows }
-	}
+	called := Row{ID: "called", Key: left + "#NewFeedback", Status: "delivered", Called: true, Job: job.Job{Kind: job.KindNewFeedback}}
+	displaced := called
+	displaced.Key += "~called"
+	retraction := Row{ID: "retracts", Key: left + "#Retraction@0x77", Status: "queued",
+		Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}}
+	skipped, unfounded := retraction, retraction
+	skipped.Status, skipped.Reason = "skipped", "mined_again"
+	unfounded.Key = left + "#Retraction@0x78"
+	const missing, tooMany, misplaced, wrong = "missing", "too many", "misplaced", "wrong"
 	for name, c := range map[string]struct {
-		change                             func([]Row) []Row
-		missing, tooMany, misplaced, wrong int
+		change func([]Row) []Row
+		want   string // the kind of the difference; "": there is none
 	}{
-		"nothing": {change: func(rows []Row) []Row { return rows }},
-		"no row": {change: func(rows []Row) []Row { return append(rows[:first], rows[first+1:]...) },
-			missing: 1},
-		"one more rejected row": {change: extra("invalid:77", "rejected", "invalid_job"), tooMany: 1},
-		"no rejected row":       {change: withoutRefused, missing: 1},
-		"taken back": {change: change(first, func(r *Row) { r.Status, r.Reason = "cancelled", "reorg" }),
-			missing: 1},
-		"rejected":           {change: change(first, func(r *Row) { r.Status = "rejected" }), wrong: 1},
-		"other block":        {change: change(first, func(r *Row) { r.Job.BlockNumber++ }), misplaced: 1},
-		"other block's hash": {change: change(first, func(r *Row) { r.Job.BlockHash[0]++ }), misplaced: 1},
-		"other transaction":  {change: change(first, func(r *Row) { r.Job.TransactionHash[0]++ }), misplaced: 1},
-		"other log": {change: change(first, func(r *Row) { n := *r.Job.LogIndex + 1; r.Job.LogIndex = &n }),
-			misplaced: 1},
-		"other content":    {change: change(first, func(r *Row) { r.Job.Tag2 += "!" }), wrong: 1},
-		"other order":      {change: change(first, func(r *Row) { r.OrderSeq++ }), wrong: 1},
-		"never on a chain": {change: extra("eip155:31337:0x02/1/0x03/8#NewFeedback", "queued", ""), tooMany: 1},
-		"cancelled, unknown": {change: extra("eip155:31337:0x02/1/0x03/8#NewFeedback", "cancelled", "reorg"),
-			tooMany: 1},
-		"gone, not ended": {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback", "queued", ""), tooMany: 1},
-		"gone":            {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback", "cancelled", "reorg")},
-		"gone, key given": {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback~an-id", "cancelled", "reorg")},
-		"retraction": {change: func(rows []Row) []Row {
-			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
-				Status: "delivered", Called: true,
-				Job: job.Job{Kind: job.KindNewFeedback}},
-				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "queued",
-					Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}})
-		}},
-		"key given, not retracted": {change: func(rows []Row) []Row {
-			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback~called",
-				Status: "delivered", Called: true,
-				Job: job.Job{Kind: job.KindNewFeedback}})
-		}, missing: 1},
-		"retraction skipped, gone once more": {change: func(rows []Row) []Row {
-			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
-				Status: "delivered", Called: true,
-				Job: job.Job{Kind: job.KindNewFeedback}},
-				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "skipped", Reason: "mined_again",
-					Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}})
-		}, missing: 1},
-		"not retracted": {change: func(rows []Row) []Row {
-			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
-				Status: "delivered", Called: true,
-				Job: job.Job{Kind: job.KindNewFeedback}})
-		}, missing: 1},
-		"retracts what nobody was told": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "queued", ""),
-			tooMany: 1},
-		"retracts what was claimed and never called":        {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
-		"retracts what is mined again and was never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "mined_again")},
-		"retracts from a block that stays":                  {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x78", "skipped", "mined_again"), tooMany: 1},
-		"retracts once more":                                {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77.2", "skipped", "mined_again")},
-		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
-			tooMany: 1},
+		"nothing":                            {add(), ""},
+		"no row":                             {remove(first), missing},
+		"one more rejected row":              {row("invalid:77", "rejected", "invalid_job"), tooMany},
+		"no rejected row":                    {remove(refused), missing},
+		"taken back":                         {change(func(r *Row) { r.Status, r.Reason = "cancelled", "reorg" }), missing},
+		"rejected":                           {change(func(r *Row) { r.Status = "rejected" }), wrong},
+		"other block":                        {change(func(r *Row) { r.Job.BlockNumber++ }), misplaced},
+		"other block's hash":                 {change(func(r *Row) { r.Job.BlockHash[0]++ }), misplaced},
+		"other transaction":                  {change(func(r *Row) { r.Job.TransactionHash[0]++ }), misplaced},
+		"other log":                          {change(func(r *Row) { n := *r.Job.LogIndex + 1; r.Job.LogIndex = &n }), misplaced},
+		"other content":                      {change(func(r *Row) { r.Job.Tag2 += "!" }), wrong},
+		"other order":                        {change(func(r *Row) { r.OrderSeq++ }), wrong},
+		"never on a chain":                   {row(other+"#NewFeedback", "queued", ""), tooMany},
+		"cancelled, unknown":                 {row(other+"#NewFeedback", "cancelled", "reorg"), tooMany},
+		"gone, not ended":                    {row(left+"#NewFeedback", "queued", ""), tooMany},
+		"gone":                               {row(left+"#NewFeedback", "cancelled", "reorg"), ""},
+		"gone, key given":                    {row(left+"#NewFeedback~an-id", "cancelled", "reorg"), ""},
+		"retraction":                         {add(called, retraction), ""},
+		"retraction of a block that stays":   {add(called, unfounded), tooMany},
+		"key given, not retracted":           {add(displaced), missing},
+		"retraction skipped, gone once more": {add(called, skipped), missing},
+		"not retracted":                      {add(called), missing},
+		"retracts what nobody was told":      {row(left+"#Retraction@0x77", "queued", ""), tooMany},
+		"retracts what was claimed and never called":        {row(left+"#Retraction@0x77", "skipped", "never_delivered"), ""},
+		"retracts what is mined again and was never called": {row(left+"#Retraction@0x77", "skipped", "mined_again"), ""},
+		"retracts from a block that stays":                  {row(left+"#Retraction@0x78", "skipped", "mined_again"), tooMany},
+		"retracts once more":                                {row(left+"#Retraction@0x77.2", "skipped", "mined_again"), ""},
+		"retracts nothing":                                  {row(other+"#Retraction@0x77", "queued", ""), tooMany},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := Compare(wanted, maps.Clone(gone), c.change(keep(wanted)))
-			got := []int{len(f.Missing), len(f.TooMany), len(f.Misplaced), len(f.Wrong)}
-			if want := []int{c.missing, c.tooMany, c.misplaced, c.wrong}; fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("missing, too many, misplaced, wrong are %v, want %v: %q", got, want, f.Faults())
+			got := map[string]int{missing: len(f.Missing), tooMany: len(f.TooMany), misplaced: len(f.Misplaced), wrong: len(f.Wrong)}
+			want := map[string]int{missing: 0, tooMany: 0, misplaced: 0, wrong: 0}
+			if c.want != "" {
+				want[c.want] = 1
 			}
+			heraldtest.Equal(t, fmt.Sprintf("the differences %q", f.Faults()), got, want)
 		})
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
@@ -18,40 +18,32 @@ import (
 // startNode starts an honest node with a head of 100 and four logs in every block.
 func startNode(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var q question
-		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-			t.Errorf("the node is asked %v", err)
-			return
-		}
-		result := `"0x64"`
-		switch q.Method {
+	n := chaintest.NewNode(t, 1)
+	n.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+		switch method {
 		case "eth_chainId":
-			result = `"0x7a69"`
+			return "0x7a69", nil
 		case "eth_getBlockByNumber":
-			result = fmt.Sprintf(`{"number":%s,"hash":"0xaa","parentHash":"0xab"}`, q.Params[0])
+			return map[string]any{"number": params[0], "hash": "0xaa", "parentHash": "0xab"}, nil
 		case "eth_getBlockByHash":
-			result = fmt.Sprintf(`{"number":"0x63","hash":%s}`, q.Params[0])
-			if strings.Contains(string(q.Params[0]), "dead") {
-				result = "null"
+			if strings.Contains(string(params[0]), "dead") {
+				return json.RawMessage("null"), nil
 			}
+			return map[string]any{"number": "0x63", "hash": params[0]}, nil
 		case "eth_getLogs":
 			var filter struct{ FromBlock, ToBlock hexutil.Uint64 }
-			if err := json.Unmarshal(q.Params[0], &filter); err != nil {
-				t.Errorf("the node is asked for logs with %v", err)
-			}
-			var logs []string
+			heraldtest.Must(t, json.Unmarshal(params[0], &filter))
+			logs := []any{}
 			for n := filter.FromBlock; n <= filter.ToBlock && n <= 100; n++ {
 				for i := range 4 {
-					logs = append(logs, fmt.Sprintf(`{"blockNumber":"%s","logIndex":"0x%x"}`, n, i))
+					logs = append(logs, map[string]any{"blockNumber": n, "logIndex": hexutil.Uint(i)})
 				}
 			}
-			result = "[" + strings.Join(logs, ",") + "]"
+			return logs, nil
 		}
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, q.ID, result)
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
+		return "0x64", nil
+	})
+	return n.URL
 }
 
 // ask sends a batch until the proxy has used the fault (empty: once), and returns the answer or the error.
@@ -96,8 +88,8 @@ func TestProxyHonest(t *testing.T) {
 	for body, want := range map[string]string{
 		askChain: `{"jsonrpc":"2.0","id":1,"result":"0x7a69"}`,
 		askHead: `[{"jsonrpc":"2.0","id":1,"result":"0x64"},` +
-			`{"jsonrpc":"2.0","id":2,"result":{"number":"0x64","hash":"0xaa","parentHash":"0xab"}}]`,
-		askFinal: `{"jsonrpc":"2.0","id":1,"result":{"number":"0x24","hash":"0xaa","parentHash":"0xab"}}`,
+			`{"jsonrpc":"2.0","id":2,"result":{"hash":"0xaa","number":"0x64","parentHash":"0xab"}}]`,
+		askFinal: `{"jsonrpc":"2.0","id":1,"result":{"hash":"0xaa","number":"0x24","parentHash":"0xab"}}`,
 	} {
 		if _, got, err := ask(t, p, "", body); err != nil || got != want {
 			t.Errorf("%s is answered %s (%v), want %s", body, got, err, want)
@@ -124,10 +116,7 @@ func TestProxyLies(t *testing.T) {
 		Errs: {askChain, func(status int, answered string, failed error) bool {
 			return failed != nil || status >= 400 || strings.Contains(answered, `"error"`)
 		}},
-		Slow: {askChain, func(status int, answered string, failed error) bool {
-			return status == 200 &&
-				failed == nil
-		}},
+		Slow: {askChain, func(status int, _ string, failed error) bool { return status == 200 && failed == nil }},
 		Cuts: {askLogs(1, 100), func(_ int, _ string, failed error) bool { return failed != nil }},
 		Behind: {askHead, func(_ int, answered string, _ error) bool {
 			return len(regexp.MustCompile(`"0x(5[ef]|6[0-3])"`).FindAllString(answered, -1)) == 2
@@ -140,10 +129,7 @@ func TestProxyLies(t *testing.T) {
 		OtherChain: {askHead, func(_ int, answered string, _ error) bool {
 			return strings.Contains(answered, `"0xaf"`) && !strings.Contains(answered, `"0xaa"`)
 		}},
-		Limits: {askLogs(1, 100), func(_ int, answered string,
-			_ error) bool {
-			return strings.Contains(answered, "max block range 40")
-		}},
+		Limits: {askLogs(1, 100), func(_ int, answered string, _ error) bool { return strings.Contains(answered, "max block range 40") }},
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
