@@ -3,11 +3,12 @@ package follower
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -30,27 +32,20 @@ type meter struct {
 }
 
 func newMeter(t *testing.T, node string) *meter {
-	m := &meter{}
+	target, err := url.Parse(node)
+	heraldtest.Must(t, err)
+	m, proxy := &meter{}, httputil.NewSingleHostReverseProxy(target)
 	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
+		var body bytes.Buffer
+		asked, _, err := chaintest.ReadRequests(io.TeeReader(r.Body, &body))
 		if err != nil {
-			return
-		}
-		var batch []json.RawMessage
-		calls := 1
-		if json.Unmarshal(body, &batch) == nil {
-			calls = len(batch)
+			return // the client has disconnected
 		}
 		m.mu.Lock()
-		m.requests, m.calls = m.requests+1, m.calls+calls
+		m.requests, m.calls = m.requests+1, m.calls+len(asked)
 		m.mu.Unlock()
-		resp, err := http.Post(node, "application/json", bytes.NewReader(body))
-		if err != nil {
-			return
-		}
-		defer func() { _ = resp.Body.Close() }()
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.Copy(w, resp.Body)
+		r.Body = io.NopCloser(&body)
+		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(m.Close)
 	return m

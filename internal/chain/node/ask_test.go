@@ -70,19 +70,6 @@ func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
 	}
 }
 
-// TestErrorsFailOver: a call that one node refuses with an error of its own is sent to the next node. The error does
-// not demote the first node.
-func TestErrorsFailOver(t *testing.T) {
-	t.Parallel()
-	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
-	first.Set(nil, chaintest.AnswerTo("eth_getBlockByNumber", nil, chaintest.Error{Code: -32603, Message: "internal error"}))
-	c := newStubPool(t, first, second)
-	if head, err := c.ReadHead(t.Context()); err != nil || head.Hash != second.Hash(9) {
-		t.Errorf("%v, %v", head, err)
-	}
-	heraldtest.Equal(t, "the first node", c.orderNodes(time.Now())[0].number, 1)
-}
-
 // logsCall is a call whose result the tests ignore.
 var logsCall = rpc.BatchElem{Method: "eth_getLogs", Args: []any{}, Result: new(any)}
 
@@ -152,8 +139,9 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 	}
 }
 
-// TestInabilityFailsOver: a call that a node does not support, or whose data it has pruned, is sent to the next node.
-// The refusal is returned only if the last node refuses too.
+// TestInabilityFailsOver: a call that a node does not support, or whose data it has pruned, or that it refuses with an
+// error of its own, is sent to the next node. This does not demote the node. The refusal is returned only if the last node
+// refuses too.
 func TestInabilityFailsOver(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []chaintest.Error{{Code: -32601, Message: "the method eth_getBlockByNumber does not exist"}, {Code: -32603, Message: "internal"},
@@ -168,6 +156,7 @@ func TestInabilityFailsOver(t *testing.T) {
 		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.Hash(2) {
 			t.Errorf("%v: %v, %v, %v", refusal, b, err, elems[0].Error)
 		}
+		heraldtest.Equal(t, "the first node", c.orderNodes(time.Now())[0].number, 1)
 		second.Set(nil, refuse)
 		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
 			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)

@@ -2,9 +2,6 @@ package node
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -26,49 +23,30 @@ type headNode struct {
 
 func (n headNode) serve(t *testing.T) secret.Secret {
 	t.Helper()
-	srv := httptest.NewServer(n)
-	t.Cleanup(srv.Close)
-	return secret.New(srv.URL)
-}
-
-func (n headNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	var asked []chaintest.Request
-	single := json.Unmarshal(body, &asked) != nil
-	if single {
-		asked = make([]chaintest.Request, 1)
-		_ = json.Unmarshal(body, &asked[0])
-	}
-	var answers []map[string]any
-	for _, q := range asked {
-		answers = append(answers, map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": n.answer(q)})
-	}
-	if single {
-		_ = json.NewEncoder(rw).Encode(answers[0])
-		return
-	}
-	_ = json.NewEncoder(rw).Encode(answers)
-}
-
-func (n headNode) answer(q chaintest.Request) any {
-	if q.Method == "eth_chainId" {
-		return hexutil.EncodeUint64(n.chainID)
-	}
-	at := strings.Trim(string(q.Params[0]), `"`)
-	number := n.head
-	switch {
-	case q.Method == "eth_getBlockByHash":
-		for number = 0; chaintest.BlockHash(number) != common.HexToHash(at); number++ {
-			if number > n.has {
-				return nil
+	stub := chaintest.NewNode(t, 1)
+	stub.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method == "eth_chainId" {
+			return hexutil.EncodeUint64(n.chainID), nil
+		}
+		number := n.head
+		switch at := strings.Trim(string(params[0]), `"`); {
+		case method == "eth_getBlockByHash":
+			for number = 0; number <= n.has && chaintest.BlockHash(number) != common.HexToHash(at); number++ {
 			}
+		case at != Latest:
+			number = hexutil.MustDecodeUint64(at)
+		default:
+			return n.block(number), nil
 		}
-	case at != Latest:
-		number, _ = hexutil.DecodeUint64(at)
 		if number > n.has {
-			return nil
+			return json.RawMessage("null"), nil
 		}
-	}
+		return n.block(number), nil
+	})
+	return secret.New(stub.URL)
+}
+
+func (n headNode) block(number uint64) Block {
 	return Block{Number: Quantity(number), Hash: chaintest.BlockHash(number), ParentHash: chaintest.BlockHash(number - 1), Time: Quantity(n.time.Unix())}
 }
 
