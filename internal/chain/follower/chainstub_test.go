@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -181,26 +182,53 @@ func (s *chainStub) answerBlock(tag string) any {
 		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": types.DeriveSha(receipts, trie.NewListHasher())}
 }
 
-// newStubFollower returns a follower of the stubs' chain, and a map that counts the follower's events by block number.
-func newStubFollower(t *testing.T, r *eventlog.Reader, cfg Config) (*Follower, map[uint64]int) {
-	t.Helper()
-	got := map[uint64]int{}
-	cfg.Deployment, cfg.Limits, cfg.Poll = erc8004.Deployment{Reputation: stubRegistry}, limits, cmp.Or(cfg.Poll, 2*time.Second)
-	if cfg.Handle == nil {
-		cfg.Handle = func(_ context.Context, r Range) error {
-			for n := range got {
-				if n >= r.From {
-					delete(got, n)
-				}
-			}
-			for _, e := range r.Events {
-				got[e.Log.BlockNumber]++
-			}
-			return nil
+// ledger keeps what a follower handed over, as the store does.
+type ledger struct {
+	next     uint64          // the block after the last range
+	rewinds  int             // ranges that replaced blocks
+	events   map[uint64]int  // the number of events by block, except of replaced blocks
+	orphaned map[uint64]bool // blocks of events that were replaced and not handed over again
+	taken    []uint64        // blocks whose orphaned events were taken back
+	found    map[uint64]int  // the number of events that checks found, by block
+}
+
+func (l *ledger) handle(_ context.Context, r Range) error {
+	if r.From < l.next {
+		l.rewinds++
+	}
+	l.next = r.To + 1
+	for n := range l.events {
+		if n >= r.From {
+			delete(l.events, n)
+			l.orphaned[n] = true
 		}
 	}
-	f := New(r, cfg)
-	return f, got
+	for _, e := range r.Events {
+		l.events[e.Log.BlockNumber]++
+		delete(l.orphaned, e.Log.BlockNumber)
+	}
+	if r.AtHead {
+		l.taken = slices.AppendSeq(l.taken, maps.Keys(l.orphaned))
+		clear(l.orphaned)
+	}
+	return nil
+}
+
+// newStubFollower returns a follower of the stubs' chain, and the ledger that it fills.
+func newStubFollower(t *testing.T, r *eventlog.Reader, cfg Config) (*Follower, *ledger) {
+	t.Helper()
+	l := &ledger{next: cfg.From, events: map[uint64]int{}, orphaned: map[uint64]bool{}, found: map[uint64]int{}}
+	cfg.Deployment, cfg.Limits, cfg.Poll = erc8004.Deployment{Reputation: stubRegistry}, limits, cmp.Or(cfg.Poll, 2*time.Second)
+	cfg.Handle = l.handle
+	cfg.Found = func(_ context.Context, events []eventlog.Entry) (unknown int, _ error) {
+		for _, e := range events {
+			if l.found[e.Log.BlockNumber]++; l.events[e.Log.BlockNumber] == 0 {
+				unknown++
+			}
+		}
+		return unknown, nil
+	}
+	return New(r, cfg), l
 }
 
 // readToHead calls readNext until the follower is at the head.

@@ -33,8 +33,8 @@ func TestBackfillBesideNarrowNode(t *testing.T) {
 				heraldtest.Must(t, f.Follow(t.Context()))
 				_, calls := wide.countRequests()
 				_, others := narrow.countRequests()
-				if len(got) != 40 || calls+others > 300 {
-					t.Errorf("%d events of 40, %d calls", len(got), calls+others)
+				if len(got.events) != 40 || calls+others > 300 {
+					t.Errorf("%d events of 40, %d calls", len(got.events), calls+others)
 				}
 			})
 		})

@@ -153,61 +153,32 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	}
 }
 
-// TestFollowsALowHead: the follower waits for a remembered head that does not exist, but only for a limited time.
-func TestFollowsALowHead(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first := w.Feedback()
-	head := w.head()
-	jobs := make(chan job.Job, 10)
-	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
-		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
-			for _, e := range r.Events {
-				jobs <- e.Job
-			}
-			return nil
-		}})
-	newest, err := w.client.ReadBlock(w.Ctx, head)
-	heraldtest.Must(t, err)
-	if f.awaitsHead(*newest); f.lowSince.IsZero() || !f.awaitsHead(*newest) || len(f.done) != 1 {
-		t.Errorf("it did not wait: %+v", f.done)
-	}
-	f.lowHeadTimeout = 50 * time.Millisecond
-	ctx, cancel := context.WithCancel(w.Ctx)
-	done := make(chan error, 1)
-	go func() { done <- f.Follow(ctx) }()
-	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
-	cancel()
-	<-done
-}
-
 // TestLaggardTakesNothingBack: only a node that lags by minutes answers, while the follower has read newer blocks. The
-// follower waits until that node has them, and takes no event back. It reads again from below if another chain's head
-// is low and new.
+// follower waits until that node has them, and takes no event back. If another chain's head is low and new, it also
+// waits for lowHeadTimeout. Then it reads again from below, and takes back the events above the head, also if it had not
+// read all blocks again after a reorg.
 func TestLaggardTakesNothingBack(t *testing.T) {
 	t.Parallel()
 	for _, lags := range []bool{true, false} {
 		t.Run(fmt.Sprint(lags), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newChainStub(t, 2*time.Second)
-				next, rewinds := uint64(0), 0
-				f, _ := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head(),
-					Handle: func(_ context.Context, r Range) error {
-						if r.From < next {
-							rewinds++
-						}
-						next = r.To + 1
-						return nil
-					}})
+				f, got := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head()})
+				s.every = 1
 				followFor(t, f, 3*time.Minute)
-				read := next
+				read := got.next
+				f.strictBefore = read
 				if s.behind = 100; !lags {
 					s.began = s.began.Add(100 * s.pace) // the newest blocks of the shorter chain are as new
 					s.behind = 0
 				}
+				followFor(t, f, lowHeadTimeout-2*f.cfg.Poll)
+				heraldtest.Equal(t, "read while it waits", *got, ledger{next: read, events: got.events, orphaned: got.orphaned, found: got.found})
+				followFor(t, f, time.Minute)
+				heraldtest.Equal(t, "events are taken back", len(got.taken) > 0, !lags)
 				followFor(t, f, 10*time.Minute)
-				if next < read+100 || (rewinds > 0) == lags {
-					t.Errorf("read %d blocks more, %d times again from below", next-read, rewinds)
+				if got.next < read+100 || (got.rewinds > 0) == lags {
+					t.Errorf("read %d blocks more, %d times again from below", got.next-read, got.rewinds)
 				}
 			})
 		})
@@ -329,25 +300,17 @@ func TestSecondNodeReplacesLaggard(t *testing.T) {
 					if !freezes {
 						first.behind = 100
 					}
-					next, rewinds := uint64(0), 0
 					reader := newStubReader(t, trusted, first, second)
-					f, _ := newStubFollower(t, reader, Config{From: first.head(),
-						Handle: func(_ context.Context, r Range) error {
-							if r.From < next {
-								rewinds++
-							}
-							next = r.To + 1
-							return nil
-						},
+					f, got := newStubFollower(t, reader, Config{From: first.head(),
 						Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
 					followFor(t, f, 3*time.Minute)
 					if freezes {
 						first.frozen = time.Now()
-						rewinds = 0
+						got.rewinds = 0
 					}
 					followFor(t, f, 10*time.Minute)
-					if behind := second.head() - (next - 1); behind > 2 || rewinds > 0 {
-						t.Errorf("%d blocks behind, %d reorgs", behind, rewinds)
+					if behind := second.head() - (got.next - 1); behind > 2 || got.rewinds > 0 {
+						t.Errorf("%d blocks behind, %d reorgs", behind, got.rewinds)
 					}
 				})
 			})

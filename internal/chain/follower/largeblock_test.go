@@ -61,8 +61,8 @@ func TestLargeBlock(t *testing.T) {
 		})
 		f, got := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
 		followFor(t, f, time.Minute)
-		if f.next+3 < s.head() || got[large] != len(logs)-1 {
-			t.Errorf("read to %d of %d, %d events of block %d: %v", f.next-1, s.head(), got[large], large, f.trouble)
+		if f.next+3 < s.head() || got.events[large] != len(logs)-1 {
+			t.Errorf("read to %d of %d, %d events of block %d: %v", f.next-1, s.head(), got.events[large], large, f.trouble)
 		}
 	})
 }

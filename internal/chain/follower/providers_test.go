@@ -176,8 +176,8 @@ func TestSecondNodeReadsRefusedBlocks(t *testing.T) {
 			f, got := newStubFollower(t, newStubReader(t, trusted, first, second), Config{From: first.head()})
 			from := f.next
 			followFor(t, f, 10*time.Minute)
-			if behind := second.head() - (f.next - 1); behind > 5 || uint64(len(got)) < (f.next-from)/5 {
-				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got), from, f.next-1)
+			if behind := second.head() - (f.next - 1); behind > 5 || uint64(len(got.events)) < (f.next-from)/5 {
+				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got.events), from, f.next-1)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package follower
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 	"testing/synctest"
@@ -27,21 +26,14 @@ func TestRecheckMeetsPrunedBlocks(t *testing.T) {
 			}
 			return s.answerCall(method, params)
 		})
-		found := map[uint64]bool{}
-		f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: 1,
+		f, got := newStubFollower(t, newStubReader(t, false, s), Config{From: 1,
 			Checks:  &Checks{Complete: from - 1, Recheck: &[2]uint64{from - 10_000, from - 1}},
-			Anchors: []Anchor{{Number: from - 1, Hash: s.hashOf(from - 1), Time: s.seconds(from - 1)}},
-			Found: func(_ context.Context, events []eventlog.Entry) (int, error) {
-				for _, e := range events {
-					found[e.Log.BlockNumber] = true
-				}
-				return 0, nil
-			}})
+			Anchors: []Anchor{{Number: from - 1, Hash: s.hashOf(from - 1), Time: s.seconds(from - 1)}}})
 		followFor(t, f, 5*time.Minute)
 		before, _ := s.countRequests()
 		followFor(t, f, 5*time.Minute)
 		after, _ := s.countRequests()
-		if !found[omitted/100*100] {
+		if got.found[omitted/100*100] == 0 {
 			t.Errorf("the log of block %d is not found: %+v", omitted/100*100, f.checks.reportChecks(f.next))
 		}
 		if requests := after - before; requests > 5*30*4 {
