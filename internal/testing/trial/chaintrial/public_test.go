@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -42,17 +40,38 @@ const (
 // publicNode answers like Base's public node, as users reported it. It makes five blocks a second whose blooms are
 // full, and refuses more than ten calls in a request with HTTP 200 and one error object.
 type publicNode struct {
+	*chaintest.Node
 	began      time.Time
 	reputation common.Address
 
-	mu                       sync.Mutex
-	requests, calls, refused int
-	known                    map[common.Hash]uint64
+	mu    sync.Mutex
+	known map[common.Hash]uint64
 }
 
-func newPublicNode() *publicNode {
-	return &publicNode{began: time.Now(), reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
-		known: map[common.Hash]uint64{}}
+func newPublicNode(t *testing.T) *publicNode {
+	n := &publicNode{Node: chaintest.NewNode(t, 1), began: time.Now(),
+		reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"), known: map[common.Hash]uint64{}}
+	n.Set(chaintest.RefuseBatches(n.Node, publicCalls, chaintest.RefuseStatus(http.StatusOK, "",
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`)),
+		func(method string, params []json.RawMessage) (any, any) {
+			if result := n.answer(method, params); result != nil {
+				return result, nil
+			}
+			return json.RawMessage("null"), nil
+		})
+	return n
+}
+
+// count returns the numbers of requests, of the calls in them, and of requests that were refused.
+func (n *publicNode) count() (requests, calls, refused int) {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	for _, methods := range n.Asked {
+		if requests, calls = requests+1, calls+len(methods); len(methods) > publicCalls {
+			refused++
+		}
+	}
+	return requests, calls, refused
 }
 
 func (n *publicNode) head() uint64 { return publicFirst + uint64(time.Since(n.began)/publicPace) }
@@ -98,40 +117,16 @@ func (n *publicNode) seconds(number uint64) uint64 {
 	return uint64(n.began.Add(time.Duration(int64(number)-publicFirst) * publicPace).Unix())
 }
 
-func (n *publicNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	asked, isBatch, err := chaintest.ReadRequests(r.Body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	n.mu.Lock()
-	n.requests, n.calls = n.requests+1, n.calls+len(asked)
-	if len(asked) > publicCalls {
-		n.refused++
-	}
-	n.mu.Unlock()
-	if len(asked) > publicCalls {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`)
-		return
-	}
+func (n *publicNode) answer(method string, params []json.RawMessage) any {
 	head := n.head()
-	answers := make([]map[string]any, len(asked))
-	for i, q := range asked {
-		answers[i] = q.Answer(n.answer(q, head), nil)
-	}
-	chaintest.WriteAnswers(w, isBatch, answers)
-}
-
-func (n *publicNode) answer(q question, head uint64) any {
-	switch q.Method {
+	switch method {
 	case "eth_chainId":
 		return hexutil.Uint64(ChainID)
 	case "eth_getBlockByNumber":
-		return n.block(strings.Trim(string(q.Params[0]), `"`), head)
+		return n.block(strings.Trim(string(params[0]), `"`), head)
 	case "eth_getLogs":
 		var filter struct{ FromBlock, ToBlock hexutil.Uint64 }
-		if err := json.Unmarshal(q.Params[0], &filter); err != nil {
+		if err := json.Unmarshal(params[0], &filter); err != nil {
 			return nil
 		}
 		logs := []*types.Log{}
@@ -141,7 +136,7 @@ func (n *publicNode) answer(q question, head uint64) any {
 		return logs
 	case "eth_getBlockReceipts":
 		var hash common.Hash
-		if err := json.Unmarshal(q.Params[0], &hash); err != nil {
+		if err := json.Unmarshal(params[0], &hash); err != nil {
 			return nil
 		}
 		n.mu.Lock()
@@ -201,14 +196,12 @@ func TestPublicNode(t *testing.T) {
 func followPublicNode(t *testing.T, name, trust string) {
 	ctx, cancel := context.WithTimeout(t.Context(), *followFlag+2*time.Minute)
 	defer cancel()
-	node := newPublicNode()
-	server := httptest.NewServer(node)
-	t.Cleanup(server.Close)
+	node := newPublicNode(t)
 	site := shared.Open(ctx, t, trial.Config{Database: "public_" + name, Logs: filepath.Join(t.TempDir(), name)})
 	id := fmt.Sprint(ChainID)
 	first := node.head()
 	began := time.Now()
-	p, err := site.StartEnqueue("watch", []string{"RPC_URL_" + id + "=" + server.URL, "HERALD_RPC_TRUST=" + trust,
+	p, err := site.StartEnqueue("watch", []string{"RPC_URL_" + id + "=" + node.URL, "HERALD_RPC_TRUST=" + trust,
 		"IDENTITY_REGISTRY_" + id + "=0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "REPUTATION_REGISTRY_" + id + "=" + node.reputation.Hex()},
 		"watch", id, "--from", fmt.Sprint(first))
 	heraldtest.Must(t, err)
@@ -233,9 +226,7 @@ func followPublicNode(t *testing.T, name, trust string) {
 		return rows >= wanted, err
 	})
 	took := time.Since(began)
-	node.mu.Lock()
-	requests, calls, refused := node.requests, node.calls, node.refused
-	node.mu.Unlock()
+	requests, calls, refused := node.count()
 	fmt.Println(trial.NewFigures("public", name).Add("blocks", last-first+1).Add("events", wanted).Add("rows", rows).
 		Add("requests", requests).Add("calls", calls).Add("refused", refused).Add("took", took))
 	if counted != nil || rows != wanted {
