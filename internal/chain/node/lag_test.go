@@ -7,8 +7,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
-import ()
-
 // TestLagOfAQuietChain: some chains make blocks only for transactions. There the lag is the age of the first unread
 // block, not the time since the block before it.
 func TestLagOfAQuietChain(t *testing.T) {

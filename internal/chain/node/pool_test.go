@@ -13,8 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 )
 
-import ()
-
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []Config{
