@@ -2,13 +2,9 @@ package chain
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -17,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -57,23 +54,11 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	j := w.Feedback()
-	target, err := url.Parse(w.Net.URL())
-	heraldtest.Must(t, err)
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.ModifyResponse = func(r *http.Response) error { // relabels the event's block, which is the newest, with a higher number
-		body, err := io.ReadAll(r.Body)
-		body = bytes.ReplaceAll(body, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber),
-			fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber+9))
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		r.Header.Set("Content-Length", fmt.Sprint(len(body)))
-		return err
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		r.Header.Del("Accept-Encoding")
-		proxy.ServeHTTP(rw, r)
-	}))
-	t.Cleanup(server.Close)
-	liar := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
+	// The node gives the event's block, which is the newest, a higher number.
+	relabelled := chaintest.Bend(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
+		return bytes.ReplaceAll(result, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber), fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber+9))
+	})
+	liar := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(relabelled)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
 		Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	if head, err := liar.ReadHead(w.Ctx); err != nil || uint64(head.Number) != j.BlockNumber+9 {
 		t.Fatalf("the node names head %d: %v", head.Number, err)

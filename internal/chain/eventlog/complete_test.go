@@ -22,7 +22,7 @@ func TestOmittedLogsAreRead(t *testing.T) {
 	first := w.Feedback()
 	w.Mine(120) // more blocks than one request may ask for
 	second := w.Feedback()
-	omitting := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	omitting := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		if q.Method == "eth_getLogs" && !bytes.Contains(q.Params[0], []byte("blockHash")) {
 			return json.RawMessage("[]")
 		}

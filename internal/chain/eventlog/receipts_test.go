@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -24,48 +21,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// bender starts a proxy of a node that changes results. bend gets a call and its result, and returns the new result, or
-// nil to refuse the call.
-func bender(t *testing.T, target string, bend func(q chaintest.Request, result json.RawMessage) json.RawMessage) string {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		asked, isBatch, err := chaintest.ReadRequests(r.Body)
-		if err != nil {
-			return // the client has disconnected
-		}
-		client, err := rpc.DialContext(r.Context(), target)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer client.Close()
-		elems := make([]rpc.BatchElem, len(asked))
-		for i, q := range asked {
-			elems[i] = rpc.BatchElem{Method: q.Method, Result: new(json.RawMessage)}
-			for _, param := range q.Params {
-				elems[i].Args = append(elems[i].Args, param)
-			}
-		}
-		if err := client.BatchCallContext(r.Context(), elems); err != nil {
-			http.Error(rw, err.Error(), http.StatusBadGateway)
-			return
-		}
-		answers := make([]map[string]any, len(asked))
-		for i, q := range asked {
-			if err := elems[i].Error; err != nil {
-				answers[i] = q.Answer(nil, chaintest.Error{Code: -32000, Message: err.Error()})
-			} else if bent := bend(q, *elems[i].Result.(*json.RawMessage)); bent == nil {
-				answers[i] = q.Answer(nil, chaintest.Error{Code: -32601, Message: "the method does not exist"})
-			} else {
-				answers[i] = q.Answer(bent, nil)
-			}
-		}
-		chaintest.WriteAnswers(rw, isBatch, answers)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
-}
 
 // omitFirst returns a bend function that omits the first of two logs from every answer, including receipts.
 func omitFirst(t *testing.T) func(q chaintest.Request, result json.RawMessage) json.RawMessage {
@@ -128,14 +83,14 @@ func (w *world) read(filter Filter, urls ...string) ([]types.Log, *Reader, error
 func TestReceiptsProveLogs(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
-	liar := bender(t, w.Net.URL(), omitFirst(t))
+	liar := chaintest.Bend(t, w.Net.URL(), omitFirst(t))
 	if logs, _, err := w.read(filter, w.Net.URL()); err != nil || len(logs) != 2 {
 		t.Errorf("of an honest node: %d logs, %v", len(logs), err)
 	}
 	if logs, _, err := w.read(filter, liar, w.Net.URL()); err != nil || len(logs) != 2 {
 		t.Errorf("of a liar and an honest node: %d logs, %v", len(logs), err)
 	}
-	byHash := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	byHash := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		if q.Method == "eth_getBlockReceipts" {
 			return result
 		}
@@ -152,7 +107,7 @@ func TestUnsupportedReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	asked := 0
-	refusing := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	refusing := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		if q.Method == "eth_getBlockReceipts" {
 			asked++
 			return nil
@@ -241,7 +196,7 @@ func TestUnprovableReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	root, asked, omits := regexp.MustCompile(`"receiptsRoot":"0x..`), 0, false
-	server := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	server := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		switch q.Method {
 		case "eth_getBlockByNumber":
 			return root.ReplaceAll(result, []byte(`"receiptsRoot":"0xee`))
@@ -287,7 +242,7 @@ func TestUnknownReceiptsProveNothing(t *testing.T) {
 	filter.ToBlock++
 	form := regexp.MustCompile(`"status":"0x1"`)
 	asked := 0
-	server := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	server := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		var receipts []json.RawMessage
 		if q.Method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
 			return omitFirst(t)(q, result)
@@ -311,7 +266,7 @@ func TestProvenLogsReplaceOthers(t *testing.T) {
 	w, filter := newTwins(t)
 	honest, _, err := w.read(filter, w.Net.URL())
 	heraldtest.Must(t, err)
-	liar := bender(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+	liar := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
 		var logs []map[string]json.RawMessage
 		if q.Method != "eth_getLogs" || json.Unmarshal(result, &logs) != nil || len(logs) != 2 {
 			return result

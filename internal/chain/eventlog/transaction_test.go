@@ -42,7 +42,7 @@ func TestReadTransactionCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	given, _ := w.giveInOneBlock(w.Rater, w.Rater, w.Rater)
-	c := newReader(t, w.Net.ChainID(), true, bender(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
+	c := newReader(t, w.Net.ChainID(), true, chaintest.Bend(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
 		var answer any
 		heraldtest.Must(t, json.Unmarshal(result, &answer))
 		ageFeedback(answer)
