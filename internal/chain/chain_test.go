@@ -8,7 +8,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -289,16 +288,9 @@ func TestCheckAfterReorg(t *testing.T) {
 	}
 }
 
-func TestWrongChain(t *testing.T) {
+func TestCheckRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	c := newPool(t, node.Config{ChainID: 8453, URLs: []secret.Secret{secret.New(w.Net.URL())}})
-	for range 2 {
-		var wrong *node.WrongChainError
-		if err := c.Ping(w.Ctx); !errors.As(err, &wrong) || wrong.Got != w.Net.ChainID() || wrong.Want != 8453 {
-			t.Errorf("%v", err)
-		}
-	}
 	if _, err := w.client.Check(w.Ctx, job.Job{ChainID: 8453}, VerifyReceipt); err == nil {
 		t.Error("a job of another chain was checked")
 	}

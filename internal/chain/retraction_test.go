@@ -89,10 +89,20 @@ func TestCheckRetraction(t *testing.T) {
 }
 
 // TestCheckRetractionWaits: until the height of the named block is confirmed, Check decides nothing, because the
-// indexer's node may be ahead of ours.
+// indexer's node may be ahead of ours. It also waits until the block that contains the feedback again is confirmed,
+// because another reorg may remove that block before the follower reads it.
 func TestCheckRetractionWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
+	w.Mine(3)
+	again := with(w.retraction(), func(j *job.Job) { j.BlockNumber, j.BlockHash = j.BlockNumber-3, common.Hash{7} })
+	for missing := uint64(3); missing > 0; missing-- {
+		if got := w.check(again, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != missing {
+			t.Errorf("mined again, %d blocks are missing: %+v", missing, got)
+		}
+		w.Mine(1)
+	}
+	heraldtest.Equal(t, "mined again, three blocks on it", w.check(again, VerifyReceipt), newContradiction("transactionHash"))
 	stays := w.retraction()
 	vanished := w.vanish(false) // two blocks replace one
 	for name, j := range map[string]job.Job{
@@ -122,22 +132,6 @@ func TestCheckRetractionWaits(t *testing.T) {
 	if got := w.check(vanished, VerifyFinalized); !got.Confirmed {
 		t.Errorf("final: %+v", got)
 	}
-}
-
-// TestMinedAgainWaits: until the block that contains the feedback again is confirmed, Check decides nothing, because
-// another reorg may remove that block before the follower reads it.
-func TestMinedAgainWaits(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 3)
-	w.Mine(3)
-	again := with(w.retraction(), func(j *job.Job) { j.BlockNumber, j.BlockHash = j.BlockNumber-3, common.Hash{7} })
-	for missing := uint64(3); missing > 0; missing-- {
-		if got := w.check(again, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != missing {
-			t.Errorf("%d blocks are missing: %+v", missing, got)
-		}
-		w.Mine(1)
-	}
-	heraldtest.Equal(t, "three blocks on it", w.check(again, VerifyReceipt), newContradiction("transactionHash"))
 }
 
 // TestCheckRetractionOfADroppedBlock: a retraction that names an old block, which the node has pruned, does not keep

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +104,7 @@ func TestFollowReorg(t *testing.T) {
 	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
 	again := w.next(jobs)
-	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
+	if again.Key() != first.Key() || again.BlockHash == first.BlockHash || again.IdentityRegistry != w.Net.Deployment().Identity {
 		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
 	}
 	// A reorg removes this feedback. Its index is used again with other content.
@@ -219,59 +217,30 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 	}
 }
 
-// signal is a log writer that signals each write on c.
-type signal struct{ c chan struct{} }
-
-func (s signal) Write(p []byte) (int, error) {
-	select {
-	case s.c <- struct{}{}:
-	default:
-	}
-	return io.Discard.Write(p)
-}
-
-// TestFollowLimit: a follower of one contract reads no block above its limit, and reads on when the limit rises. It ends
-// with the error of the limit.
+// TestFollowLimit: a follower reads no block above its limit, asks for the limit again and again, and reads on when it
+// rises. It ends with the error of the limit.
 func TestFollowLimit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	for range 4 {
-		w.Feedback()
-	}
-	head := w.head()
-	var limit atomic.Uint64
-	limit.Store(head - 2)
-	asked := signal{make(chan struct{})}
-	jobs, _ := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation},
-		Limit: func(context.Context) (uint64, error) {
-			_, _ = asked.Write(nil)
-			return limit.Load(), nil
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		s.every = 1
+		from, limit, asked := s.head()-5, s.head()-3, 0
+		var broken error
+		f, got := newStubFollower(t, newStubReader(t, true, s), Config{From: from, Limit: func(context.Context) (uint64, error) {
+			asked++
+			return limit, broken
 		}})
-	for range 2 {
-		if j := w.next(jobs); j.BlockNumber > head-2 || j.IdentityRegistry != w.Net.Deployment().Identity {
-			t.Errorf("block %d, identity registry %s", j.BlockNumber, j.IdentityRegistry)
+		for range 2 {
+			asked = 0
+			followFor(t, f, time.Minute)
+			if asked < 3 || got.next != limit+1 || got.rewinds > 0 || uint64(len(got.events)) != limit+1-from {
+				t.Errorf("the limit %d is asked for %d times, and read are the events of %v", limit, asked, got.events)
+			}
+			limit += 2
 		}
-	}
-	for range 3 {
-		select {
-		case j := <-jobs:
-			t.Fatalf("block %d was read, the limit is %d", j.BlockNumber, head-2)
-		case <-w.Ctx.Done():
-			t.Fatal("the limit is not asked for again")
-		case <-asked.c:
-		}
-	}
-	limit.Store(head)
-	for range 2 {
-		if j := w.next(jobs); j.BlockNumber <= head-2 {
-			t.Errorf("block %d was read twice", j.BlockNumber)
-		}
-	}
-	broken := errors.New("the limit is not known")
-	f := New(w.client, Config{Deployment: w.Net.Deployment(), Limits: limits,
-		Limit:  func(context.Context) (uint64, error) { return 0, broken },
-		Handle: func(context.Context, Range) error { return nil }})
-	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), broken)
+		broken = errors.New("the limit is not known")
+		heraldtest.Fails(t, "the error", f.Follow(t.Context()), broken)
+	})
 }
 
 // TestHeadBelowTheStart: a follower that started at a false head, above the real one, ends with an error.
