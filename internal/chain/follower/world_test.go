@@ -48,11 +48,3 @@ func newWorld(t *testing.T) *world {
 	w := chaintest.NewWorld(t, eventlog.Job)
 	return &world{w, newReader(t, w.Net.ChainID(), false, w.Net.URL())}
 }
-
-// head returns the number of the newest block.
-func (w *world) head() uint64 {
-	w.T.Helper()
-	b, err := w.client.ReadHead(w.Ctx)
-	heraldtest.Must(w.T, err)
-	return uint64(b.Number)
-}
