@@ -72,7 +72,7 @@ func readForty(ctx context.Context, p *Pool) error {
 	return p.SendParts(ctx, "reading blocks", elems)
 }
 
-// TestBatchRefusalIsShown: the error contains the node's own text, without the key from its URL.
+// TestBatchRefusalIsShown: the error contains the node's own text, without the key from its URL. A page is no such text.
 func TestBatchRefusalIsShown(t *testing.T) {
 	t.Parallel()
 	n := chaintest.NewNode(t, 1)
@@ -84,6 +84,10 @@ func TestBatchRefusalIsShown(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "error -32090: no credits left for key") ||
 		strings.Contains(err.Error(), "0123456789abcdef") {
 		t.Errorf("%v", err)
+	}
+	n.Set(chaintest.RefuseBatches(n, 1, chaintest.RefuseStatus(200, "", "<html>")), nil)
+	if err := readForty(t.Context(), c); !as[*UnavailableError](err) {
+		t.Errorf("a page: %v", err)
 	}
 }
 
