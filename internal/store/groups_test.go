@@ -22,11 +22,9 @@ func TestSuiteInGroups(t *testing.T) {
 		store.ForceGroups(t, s, 64)
 		return s, url
 	})
-	crowded := func(t *testing.T) (storetest.Store, storetest.Clock) {
+	storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 		s, clock := open(t)
 		store.InsertOthers(t, s)
 		return storetest.JoinRecords(s), clock
-	}
-	storetest.Run(t, crowded)
-	storetest.RunRecords(t, crowded)
+	})
 }

@@ -142,3 +142,111 @@ func TestAgentStats(t *testing.T) {
 	}
 	heraldtest.Equal(t, "of an unknown agent", fmt.Sprint(s.AgentStats(t.Context(), storetest.Agent(3), time.Time{})), "[] <nil>")
 }
+
+// callsSince sums up the calls of agent 1 since the given number of hours.
+func callsSince(t *testing.T, s storetest.Postgres, hours int) records.CallSummary {
+	t.Helper()
+	now := value[time.Time](t, s, `SELECT now()`)
+	since := now.Add(-time.Duration(hours) * time.Hour)
+	got, err := s.AgentStats(t.Context(), storetest.Agent(1), since)
+	heraldtest.Must(t, err)
+	for _, h := range got {
+		if !h.Hour.Equal(h.Hour.Truncate(time.Hour)) || h.Hour.After(now) {
+			t.Errorf("it is %s, and there is an hour that begins at %s", now, h.Hour)
+		}
+	}
+	sum := records.SummarizeHours(got, since)
+	sum.Since = time.Time{}
+	return sum
+}
+
+// TestCallsAreCounted: an outcome counts as a call if it sent a call, or if it failed by the agent's fault. Sums include
+// the current hour and the ended ones.
+func TestCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	took := func(o ledger.Outcome, d time.Duration) ledger.Outcome {
+		o.CallTook = d
+		return o
+	}
+	blamed := func(why outcome.Reason, called bool) ledger.Outcome {
+		return ledger.Outcome{Status: outcome.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
+	}
+	heraldtest.Equal(t, "of nobody", callsSince(t, s, 100), records.CallSummary{})
+	for i, o := range []ledger.Outcome{
+		took(delivered, 40*time.Millisecond),
+		took(delivered, 50*time.Millisecond),
+		delivered,                                        // without a duration, as from an older version
+		took(waiting(time.Hour), time.Minute),            // a call that failed without the agent's fault
+		took(blamed("timeout", true), 61*time.Second),    // in the last bucket
+		took(blamed("connect_failed", false), time.Hour), // no call was written
+		blamed("connect_failed", false),
+		{Status: outcome.Held, Reason: "auth_required", Free: true, Stage: "call", AgentError: "it said 401"},
+		{Status: outcome.Waiting, Reason: "not_confirmed", Free: true, Delay: time.Hour, Stage: "check", Task: true},
+		{Status: outcome.Waiting, Reason: "throttled", Free: true, Delay: time.Hour, Stage: "compose"},
+		{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"},
+	} {
+		recordNew(t, s, i+1, o)
+	}
+	ms := func(x float64) *float64 { return &x }
+	heraldtest.Equal(t, "of the hour", callsSince(t, s, 1), records.CallSummary{Calls: 8, Failed: 4,
+		Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(50), P95Ms: ms(60000)})
+	if r := agentRow(t, s, 1); r.LastCalledAt == nil || r.LastCalledAt.Before(*r.LastOKAt) {
+		t.Errorf("last called %v, last success %v", r.LastCalledAt, r.LastOKAt)
+	}
+	exec(t, s, `UPDATE herald.agents SET hour = hour - interval '3 hours'`)
+	recordNew(t, s, 51, took(blamed("timeout", true), 7*time.Millisecond))
+	heraldtest.Equal(t, "of now", callsSince(t, s, 1),
+		records.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1}, P50Ms: ms(5), P95Ms: ms(9.5)})
+	heraldtest.Equal(t, "of now and before", callsSince(t, s, 4), records.CallSummary{Calls: 9, Failed: 5,
+		Failures: map[outcome.Reason]int{"timeout": 2, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(42.5), P95Ms: ms(60000)})
+}
+
+// TestCallsAreCountedOnce: a lost claim counts nothing. A late success that ends the delivery and an adopted outcome
+// count once.
+func TestCallsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	claimLost := func(task ledger.Task) *ledger.Claim {
+		t.Helper()
+		c := claim(t, s, task)
+		exec(t, s, `UPDATE herald.work SET lease_until = now() WHERE id = $1`, c.ID)
+		n, _, err := s.ExpireLeases(t.Context(), 10, 11)
+		if err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+		return c
+	}
+	refuse := func(c *ledger.Claim, o ledger.Outcome) {
+		t.Helper()
+		_, err := s.Record(t.Context(), c, o)
+		heraldtest.Fails(t, "the record of a lost claim", err, ledger.ErrFenced)
+	}
+	expect := func(why string, calls int) {
+		t.Helper()
+		heraldtest.Equal(t, why, callsSince(t, s, 1), records.CallSummary{Calls: calls})
+	}
+	c := claim(t, s, tasks[0])
+	record(t, s, c, delivered)
+	record(t, s, c, delivered)
+	expect("recorded twice, as if the answer had been lost", 1)
+
+	c = claimLost(tasks[1])
+	refuse(c, waiting(time.Minute))
+	expect("a lost claim", 1)
+	record(t, s, c, delivered)
+	expect("a late success that ends the delivery", 2)
+	refuse(c, delivered)
+	expect("the same again", 2)
+
+	c = claimLost(tasks[2])
+	next, err := s.Backlog(t.Context(), 10)
+	heraldtest.Must(t, err)
+	again := claim(t, s, next[0])
+	_, err = s.Adopt(t.Context(), again, ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: delivered})
+	heraldtest.Must(t, err)
+	expect("adopted", 3)
+	refuse(again, waiting(time.Minute))
+	expect("the attempt that was taken back", 3)
+}

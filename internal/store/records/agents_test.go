@@ -243,6 +243,114 @@ func TestReleaseEnabledInPages(t *testing.T) {
 	}
 }
 
+// recordNew accepts the feedback of agent 1 with this index, and records o as the outcome of its first attempt.
+func recordNew(t *testing.T, s storetest.Postgres, index int, o ledger.Outcome) {
+	t.Helper()
+	record(t, s, claim(t, s, acceptOne(t, s, feedback(1, index))), o)
+}
+
+func agentRow(t *testing.T, s storetest.Postgres, agent int) records.AgentRow {
+	t.Helper()
+	r, err := s.AgentRow(t.Context(), storetest.Agent(agent))
+	heraldtest.Must(t, err)
+	return r
+}
+
+// expectKnown checks what is stored of an agent's server: endpoint, protocol, server info, tools, state, last error.
+func expectKnown(t *testing.T, s storetest.Postgres, agent int, want string) {
+	t.Helper()
+	r := agentRow(t, s, agent)
+	got := fmt.Sprintf("%s %s %s %s %s %s", r.Endpoint, r.Protocol, r.ServerInfo, r.Tools, r.State, r.LastError)
+	heraldtest.Equal(t, fmt.Sprint("what is known of agent ", agent), got, want)
+	heraldtest.Equal(t, "the last error has a time", r.LastErrorAt != nil, r.LastError != "")
+}
+
+// TestEndpointOfJob: an outcome at an endpoint that the job named leaves the agent's row unchanged, and counts no call.
+func TestEndpointOfJob(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	recordNew(t, s, 1, delivered)
+	healthy := agentRow(t, s, 1)
+	failing := ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
+		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
+		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
+	succeeding, refused := failing, failing
+	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = outcome.Delivered, "", true, ""
+	refused.Status, refused.Reason = outcome.Held, "auth_required"
+	for i, o := range []ledger.Outcome{failing, succeeding, refused} {
+		recordNew(t, s, i+2, o)
+		got := agentRow(t, s, 1)
+		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
+		heraldtest.Equal(t, fmt.Sprint("the agent after ", o.Status, " ", o.Reason), got, healthy)
+	}
+	heraldtest.Equal(t, "the calls", callsSince(t, s, 1), records.CallSummary{Calls: 1})
+}
+
+// TestOutcomeObservations: an outcome's observations of the agent's server are stored, and missing ones change nothing.
+func TestOutcomeObservations(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	full, part := delivered, delivered
+	full.Endpoint, full.Protocol, full.ServerInfo = "https://a.example/mcp", "2025-11-25", json.RawMessage(`{"name":"a"}`)
+	full.Tools = ledger.ToolList([]ledger.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
+	full.Registration = &ledger.Registration{Name: "Ann", Document: "ipfs://a", Source: "cid", From: "services[0]", Binding: "domain"}
+	part.Protocol, part.Tools = "2026-07-28", ledger.ToolList(nil)
+	known := `https://a.example/mcp 2025-11-25 {"name": "a"} [{"name": "agent.receiveFeedback", "schema": true}, {"name": "other", "schema": false}] connected `
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	for i, tt := range []struct {
+		later     time.Duration // after the last success
+		o         ledger.Outcome
+		succeeded bool // the agent succeeded within the hour, as the claim says
+		known     string
+	}{
+		{0, full, false, known},
+		{ledger.RecentSuccess - time.Minute, delivered, true, known},
+		{ledger.RecentSuccess, part, false, `https://a.example/mcp 2026-07-28 {"name": "a"} [] connected `},
+	} {
+		exec(t, s, `UPDATE herald.agents SET last_ok_at = last_ok_at - $1::interval`, tt.later)
+		c := claim(t, s, tasks[i])
+		heraldtest.Equal(t, fmt.Sprint("a recent success at claim ", i), c.Succeeded, tt.succeeded)
+		record(t, s, c, tt.o)
+		expectKnown(t, s, 1, tt.known)
+		heraldtest.Equal(t, "the registration", agentRow(t, s, 1).Registration, full.Registration)
+	}
+}
+
+// TestObserveAgent: an observation is stored, and changes neither the time of the last success nor the state of a
+// disabled agent.
+func TestObserveAgent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	observe := func(agent int, o records.AgentObservation) error {
+		return s.ObserveAgent(t.Context(), storetest.Agent(agent), o)
+	}
+	heraldtest.Must(t, observe(1, records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"name":"p"}`),
+		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected})) // inserts the agent
+	const server = ` {"name": "p"} [{"name": "x", "schema": true}] `
+	expectKnown(t, s, 1, "stdio:agent 2025-06-18"+server+"connected ")
+	for _, o := range []records.AgentObservation{{State: records.StateNeedsAuth, Error: "it said 401"}, {}} {
+		heraldtest.Must(t, observe(1, o))
+		expectKnown(t, s, 1, "stdio:agent 2025-06-18"+server+"needs_auth it said 401")
+	}
+	r := agentRow(t, s, 1)
+	if r.LastOKAt != nil || !r.Enabled {
+		t.Errorf("%+v", r)
+	}
+	enable(t, s, 1, false)
+	heraldtest.Must(t, observe(1, records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
+	expectKnown(t, s, 1, "stdio:agent 2025-11-25"+server+"disabled it said 401")
+	// The servers file disabled this agent when its delivery was held, and does not disable it now.
+	record(t, s, claim(t, s, acceptOne(t, s, feedback(2, 1))),
+		ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	heraldtest.Must(t, observe(2, records.AgentObservation{State: records.StateConnected}))
+	heraldtest.Equal(t, "the state of the enabled agent", agentRow(t, s, 2).State, records.StateConnected)
+	for _, state := range []string{records.StateDisabled, records.StatePending, "x"} {
+		if observe(1, records.AgentObservation{State: state}) == nil {
+			t.Errorf("an agent was found %q", state)
+		}
+	}
+}
+
 // TestObserveUnstorableText: observations with text that Postgres cannot store are changed until it can, and cause no
 // error.
 func TestObserveUnstorableText(t *testing.T) {

@@ -1,9 +1,6 @@
 package storetest
 
 import (
-	"encoding/json"
-	"errors"
-	"reflect"
 	"slices"
 	"time"
 
@@ -11,7 +8,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
@@ -110,101 +106,44 @@ func (s *suite) TestAgentStates() {
 	s.expect(r.State == records.StateDisabled && !r.Enabled, "%+v", r)
 }
 
-// RecordsEndpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
-func (s *suite) RecordsEndpointOfJob() {
-	s.record(s.claim(s.takeOne(1)), delivered)
-	healthy := s.agentRow(1)
-	failing := ledger.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
-		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
-		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
-	succeeding := failing
-	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = outcome.Delivered, "", true, ""
-	refused := failing
-	refused.Status, refused.Reason = outcome.Held, "auth_required"
-	for i, o := range []ledger.Outcome{failing, succeeding, refused} {
-		s.record(s.claimNew(i+2), o)
-		got := s.agentRow(1)
-		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
-		s.expect(reflect.DeepEqual(got, healthy), "after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
+// TestFailingSince checks that FailingSince is set from the first failed call after a success to the next success, or until
+// the agent is enabled.
+func (s *suite) TestFailingSince() {
+	fail := failed(time.Hour)
+	fail.AgentError = "it said 503"
+	n := 0
+	does := func(o ledger.Outcome) *time.Time {
+		s.Helper()
+		s.record(s.claimNew(n+1), o)
+		n++
+		s.Advance(time.Minute)
+		return s.agentRow(1).FailingSince
 	}
-	hours, err := s.Store.(Postgres).AgentStats(s.Context(), Agent(1), time.Time{})
+	expect := func(got *time.Time, minutes int, why string) {
+		s.Helper()
+		now, _, err := s.Store.Clock(s.Context())
+		s.must(err)
+		if got == nil && minutes == 0 {
+			return
+		}
+		s.expect(got != nil && minutes != 0 && now.Sub(*got).Round(time.Minute) == time.Duration(minutes)*time.Minute,
+			"%s: at %s it fails since %v, want since %d minutes", why, now, got, minutes)
+	}
+	expect(does(notYet(time.Hour)), 0, "nobody has asked it")
+	expect(does(failed(time.Hour)), 0, "not by its fault")
+	expect(does(fail), 1, "of a new agent")
+	expect(does(fail), 2, "the second")
+	expect(does(notYet(time.Hour)), 3, "what is no call")
+	expect(does(delivered), 0, "it took a call")
+	expect(does(fail), 1, "failing again")
+	for _, enabled := range []bool{false, true} {
+		_, _, err := s.EnableAgent(s.Context(), Agent(1), enabled)
+		s.must(err)
+		expect(s.agentRow(1).FailingSince, map[bool]int{false: 1, true: 0}[enabled], "enabled or not")
+	}
+	expect(does(fail), 1, "though it was enabled")
+	expect(does(disabled(true)), 2, "the servers file disables it")
+	_, _, err := s.ReleaseEnabled(s.Context(), nil)
 	s.must(err)
-	s.expect(len(hours) == 1 && hours[0].Calls == 1 && hours[0].Failed == 0, "%+v", hours)
-}
-
-// RecordsLearned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
-func (s *suite) RecordsLearned() {
-	o := delivered
-	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
-	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
-	o.Tools = ledger.ToolList([]ledger.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
-	o.Registration = &ledger.Registration{Name: "Ann", Document: "ipfs://a", Source: "cid", From: "services[0]", Binding: "domain"}
-	found := *o.Registration
-	tasks := s.take(1, 3)
-	succeeded := func(c *ledger.Claim, want bool) *ledger.Claim {
-		s.expect(c.Succeeded == want, "task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded,
-			want)
-		return c
-	}
-	s.record(succeeded(s.claim(tasks[0]), false), o)
-	s.record(succeeded(s.claim(tasks[1]), true), delivered)
-	s.Advance(ledger.RecentSuccess)
-	s.knows(1, records.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: records.StateConnected})
-	old := o.ServerInfo
-	o = delivered
-	o.Protocol, o.Tools = "2026-07-28", ledger.ToolList(nil)
-	s.record(succeeded(s.claim(tasks[2]), false), o)
-	s.knows(1, records.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: records.StateConnected})
-	r := s.agentRow(1)
-	s.expect(r.Registration != nil && *r.Registration == found, "%+v, want %+v", r.Registration, found)
-}
-
-// RecordsLearnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
-// agent's state.
-func (s *suite) RecordsLearnedWithoutDelivery() {
-	_, err := s.AgentRow(s.Context(), Agent(1))
-	s.expect(errors.Is(err, ledger.ErrNotFound), "%v", err)
-	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
-		Tools: ledger.ToolList([]ledger.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
-	s.must(s.observe(1, first)) // inserts the agent
-	s.knows(1, first)
-	r := s.agentRow(1)
-	s.expect(r.LastOKAt == nil && r.LastError == "" && r.Enabled, "%+v", r)
-	s.must(s.observe(1, records.AgentObservation{State: records.StateNeedsAuth, Error: "it said 401"}))
-	first.State, first.Error = records.StateNeedsAuth, "it said 401"
-	s.knows(1, first)
-	s.must(s.observe(1, records.AgentObservation{}))
-	s.knows(1, first)
-	_, _, err = s.EnableAgent(s.Context(), Agent(1), false)
-	s.must(err)
-	s.must(s.observe(1, records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
-	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
-	s.knows(1, first)
-	// The servers file disabled this agent when its delivery was held, and does not disable it now.
-	s.record(s.claim(s.take(2, 1)[0]), ledger.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
-	s.must(s.observe(2, records.AgentObservation{State: records.StateConnected}))
-	r = s.agentRow(2)
-	s.expect(r.State == records.StateConnected, "enabled, found connected, and %s", r.State)
-	for _, state := range []string{records.StateDisabled, records.StatePending, "x"} {
-		s.expect(s.observe(1, records.AgentObservation{State: state}) != nil,
-			"an agent was found %q", state)
-	}
-}
-
-func (s *suite) observe(agent int, o records.AgentObservation) error {
-	return s.Store.(Postgres).ObserveAgent(s.Context(), Agent(agent), o)
-}
-
-// knows checks the stored observations of an agent's server.
-func (s *suite) knows(agent int, want records.AgentObservation) {
-	s.Helper()
-	r := s.agentRow(agent)
-	got := records.AgentObservation{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
-	s.expect(got.Error == "" || r.LastErrorAt != nil, "nobody knows when it failed")
-	for _, raw := range []*json.RawMessage{&got.ServerInfo, &got.Tools, &want.ServerInfo, &want.Tools} {
-		var v any
-		_ = json.Unmarshal(*raw, &v)
-		*raw, _ = json.Marshal(v) // jsonb adds spaces
-	}
-	heraldtest.Equal(s, "what is known of the agent", got, want)
+	expect(s.agentRow(1).FailingSince, 0, "and does not any more")
 }

@@ -11,10 +11,8 @@ import (
 
 // TestPooler runs the suite through a PgBouncer in transaction mode.
 func TestPooler(t *testing.T) {
-	open := storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
+	storetest.Run(t, storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
 		url := heraldtest.Postgres(t, postgres.Migrate)
 		return openStore(t, postgres.Config{URL: secret.New(heraldtest.StartPooler(t, url).URL), LeaderURL: secret.New(url)}, false), url
-	})
-	storetest.Run(t, open)
-	storetest.RunRecords(t, open)
+	}))
 }

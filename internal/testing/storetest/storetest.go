@@ -1,8 +1,9 @@
 // Package storetest is the conformance suite of stores of deliveries: Run runs it.
 //
-// It runs on the Postgres store and, except for RunRecords, on its model, internal/store/model. Tests that need
-// thousands of databases, or a clock of their own, use the model. Their results hold for Postgres because both stores
-// pass this suite. The tests of internal/store cover locks, plans, cost, and bytes that Postgres cannot store.
+// It runs on the Postgres store and on its model, internal/store/model. Tests that need thousands of databases, or a
+// clock of their own, use the model. Their results hold for Postgres because both stores pass this suite. The tests of
+// internal/store cover locks, plans, cost, and bytes that Postgres cannot store, and those of internal/store/records
+// what only Postgres records: the agents' servers and calls.
 package storetest
 
 import (
@@ -90,12 +91,6 @@ const (
 // Run runs the suite. open returns an empty store for each test; the tests run in parallel.
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	runEach(t, open, "Test")
-}
-
-// RunRecords runs the scenarios of what Postgres records of agents' servers and calls. No delivery depends on them, so
-// the model has no such records. The stores of open are of type Postgres.
-func RunRecords(t *testing.T, open func(t *testing.T) (Store, Clock)) {
-	runEach(t, open, "Records")
 }
 
 // runEach runs the scenarios: the suite's methods whose names have the prefix.

@@ -40,10 +40,9 @@ func openModel(*testing.T) (storetest.Store, storetest.Clock) {
 	return model.New(c.now), c
 }
 
-func TestPostgres(t *testing.T)        { storetest.Run(t, reusePostgres(t, false)) }
-func TestPostgresRecords(t *testing.T) { storetest.RunRecords(t, reusePostgres(t, false)) }
-func TestPostgresOrder(t *testing.T)   { storetest.RunOrder(t, reusePostgres(t, true)) }
-func TestModel(t *testing.T)           { storetest.Run(t, openModel) }
+func TestPostgres(t *testing.T)      { storetest.Run(t, reusePostgres(t, false)) }
+func TestPostgresOrder(t *testing.T) { storetest.RunOrder(t, reusePostgres(t, true)) }
+func TestModel(t *testing.T)         { storetest.Run(t, openModel) }
 
 func TestModelOrder(t *testing.T) {
 	storetest.RunOrder(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
