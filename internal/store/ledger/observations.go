@@ -67,9 +67,6 @@ var LatencyBounds = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisec
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second,
 	2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
-// IsCall reports whether the attempt with outcome o counts as a call (records.AgentHour).
-func (o Outcome) IsCall() bool { return o.Called || o.AgentError != "" }
-
 // LatencyBucket returns the index of the bucket of the call's duration, from 0. It returns -1 if no call was sent or
 // its duration is unknown.
 func (o Outcome) LatencyBucket() int {

@@ -1,7 +1,6 @@
 package records
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -28,21 +27,6 @@ type AgentHour struct {
 	Failed   int                    // calls that failed by the agent's fault
 	Failures map[outcome.Reason]int // failed calls by reason
 	Latency  []int                  // calls that were sent, by bucket of their duration (ledger.LatencyBounds)
-}
-
-// Count adds one recorded attempt, with outcome o, to the counts of h. Only stores that do not count in SQL need it
-// (store/model).
-func (h *AgentHour) Count(o ledger.Outcome) {
-	if !o.IsCall() {
-		return
-	}
-	h.Calls++
-	if o.AgentError != "" {
-		h.addFailures(cmp.Or(o.Reason, outcome.Reason(o.Status)), 1)
-	}
-	if i := o.LatencyBucket(); i >= 0 {
-		h.addLatency(i, 1)
-	}
 }
 
 func (h *AgentHour) addFailures(r outcome.Reason, n int) {
