@@ -2,7 +2,6 @@ package model
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -137,8 +136,8 @@ func (s *Store) Adopt(_ context.Context, c *ledger.Claim, p ledger.SpooledOutcom
 // status again is harmless.
 func (s *Store) recordAttempt(c *ledger.Claim, number int, started time.Time,
 	o ledger.Outcome) (ledger.Recorded, error) {
-	if !o.Status.Final() && o.Status != outcome.Waiting && o.Status != outcome.Held {
-		return ledger.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
+	if err := o.CheckStatus(); err != nil {
+		return ledger.Recorded{}, err
 	}
 	now, r := s.now(), s.findID(c.ID)
 	if r == nil {
