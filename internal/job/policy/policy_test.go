@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/agentherald/herald/internal/testing/policytest"
 )
 
 const (
@@ -328,7 +327,7 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	events := policytest.Sample(7, 40)
+	events := sample(7, 40)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		p, warnings, err := policy.Parse(raw, policy.Default, readFile)
 		var refusal *job.Refusal

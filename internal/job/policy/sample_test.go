@@ -1,6 +1,4 @@
-// Package policytest generates events with the shares of feedback that were measured on Base between July and August
-// 2026, for tests and measurements of filters.
-package policytest
+package policy_test
 
 import (
 	"fmt"
@@ -32,29 +30,29 @@ var tags = []struct {
 }{{"trust", 84}, {"trustScore", 25}, {"contractRisk", 25}, {"counterparty", 25}, {"activity", 25}, {"longevity", 25},
 	{"starred", 23}}
 
-// Client returns the address of a client of the sample, from 0. The first ten wrote more than half of the events.
-func Client(i int) common.Address {
-	return common.BigToAddress(big.NewInt(0xC11E_0000_0000 + int64(i)))
-}
-
-// Sample returns n feedback events of chain 8453. The same seed returns the same events. The shares of tags, of clients
-// and of values outside 0 to 100 are the measured ones. The sample assumes that the ten most active clients write only
-// vouches, and that the tag, the value and the file are independent of each other.
-func Sample(seed uint64, n int) []policy.Event {
+// sample returns n feedback events of chain 8453. The shares of tags, of clients and of values outside 0 to 100 were
+// measured on Base between July and August 2026. The same seed returns the same events. The sample assumes that the ten
+// most active clients write only vouches, and that the tag, the value and the file are independent of each other.
+func sample(seed uint64, n int) []policy.Event {
 	r := rand.New(rand.NewPCG(seed, 0))
 	events := make([]policy.Event, n)
 	for i := range events {
 		e := policy.Event{Kind: job.KindNewFeedback, Chain: 8453, HasFile: r.IntN(1000) < withFile}
 		if at := r.IntN(1000); at < vouches {
-			e.Agent, e.Tag1, e.Value, e.Client = "25975", "miner-vouch", big.NewInt(1), Client(vouchClient(r, at))
+			e.Agent, e.Tag1, e.Value, e.Client = "25975", "miner-vouch", big.NewInt(1), sampleClient(vouchClient(r, at))
 		} else {
-			e.Agent, e.Client = fmt.Sprint(1+r.IntN(60_000)), Client(vouchClients+r.IntN(clients-vouchClients))
+			e.Agent, e.Client = fmt.Sprint(1+r.IntN(60_000)), sampleClient(vouchClients+r.IntN(clients-vouchClients))
 			e.Tag1 = otherTag(at-vouches, r)
 			e.Value, e.Decimals = rating(r, e.Tag1)
 		}
 		events[i] = e
 	}
 	return events
+}
+
+// sampleClient returns the address of a client, from 0. The first ten wrote more than half of the events.
+func sampleClient(i int) common.Address {
+	return common.BigToAddress(big.NewInt(0xC11E_0000_0000 + int64(i)))
 }
 
 // vouchClient returns the client of a vouch. at is uniform in [0, vouches).
