@@ -256,7 +256,7 @@ func agentRow(t *testing.T, s storetest.Postgres, agent int) records.AgentRow {
 	return r
 }
 
-// expectKnown checks what is stored of an agent's server: endpoint, protocol, server info, tools, state, last error.
+// expectKnown checks the stored endpoint, protocol, server info, tools, state and last error of an agent.
 func expectKnown(t *testing.T, s storetest.Postgres, agent int, want string) {
 	t.Helper()
 	r := agentRow(t, s, agent)
