@@ -27,7 +27,7 @@ const (
 	// maxRecheck bounds the blocks that are read again after an omission: 500,000 are a day on the fastest chains. Each
 	// needs a request of its own, and with one node, the last complete check may be months ago.
 	maxRecheck = 500_000
-	// strictWidth is the number of blocks in a range whose blocks are all checked before the range is handed over.
+	// strictWidth bounds the blocks in a range whose blocks are all checked before the range is handed over.
 	strictWidth = 500
 	// compareAgain is the pause after a failed comparison with another node, during which single blocks are checked,
 	// and after a block could not be read again.

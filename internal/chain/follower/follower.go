@@ -103,6 +103,7 @@ type Follower struct {
 	// Blocks below it are read again. They are checked before they are handed over, because events that they lack are
 	// taken back.
 	strictBefore uint64
+	strict       rangeWidth // the number of blocks in a range whose blocks are all checked
 
 	readAt  time.Time // when the chain was last read to its head, or a range was handed over
 	trouble error     // the reason why nothing was read since readAt
@@ -127,6 +128,9 @@ const finalizedPause = time.Minute
 // if the chain was rolled back. A head that lags less passes the handed-over blocks within lowHeadTimeout.
 const lowHeadTimeout = 30 * time.Second
 
+// nearHead is the distance from the head at which a wide range ends, so that there is an anchor.
+const nearHead = 50
+
 // maxRangeEvents bounds the events that are handed over at once. A range with more events is read again in parts,
 // down to one block.
 const maxRangeEvents = 2000
@@ -144,8 +148,8 @@ func New(r *eventlog.Reader, cfg Config) *Follower {
 	}
 	f := &Follower{reader: r, cfg: cfg, filter: eventlog.NewFilter(cfg.Contracts),
 		log: r.Logger().With("chain", r.ChainID()), next: cfg.From, width: newRangeWidth(maxRange),
-		done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
-		lowHeadTimeout: lowHeadTimeout, watchHeads: r.WatchHeads}
+		strict: newRangeWidth(strictWidth), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized,
+		settled: cfg.Settled, lowHeadTimeout: lowHeadTimeout, watchHeads: r.WatchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
 	}
@@ -285,6 +289,9 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	to := min(f.next+f.width.blocks-1, uint64(head.Number))
+	if to == uint64(head.Number) && to-f.next >= strictWidth {
+		to -= nearHead // then a reorg of the newest blocks does not make the follower read the whole range again
+	}
 	if f.cfg.Limit != nil {
 		limit, err := f.cfg.Limit(ctx)
 		if err != nil {
@@ -301,9 +308,15 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	}
 	isStrict := f.isStrict()
 	if isStrict {
-		to = min(to, f.next+strictWidth-1)
+		to = min(to, f.next+f.strict.blocks-1)
+		if to < uint64(head.Number) && f.next < f.strictBefore {
+			to = min(to, f.strictBefore-1) // new blocks are checked only in the range that reaches the head
+		}
 	}
 	logs, ends, err := f.readRangeLogs(ctx, to, head)
+	if isStrict {
+		f.strict.noteRange(err, to-f.next+1)
+	}
 	if err != nil {
 		return f.narrowRange(err, to-f.next+1)
 	}

@@ -1,7 +1,9 @@
 package follower
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,4 +58,47 @@ func failAndLag(s *chainStub, _ uint64) {
 		}
 		return s.answerCall(method, params)
 	})
+}
+
+// TestRateLimitedNodeReadsAgain: on a chain of five blocks a second, the newest block is replaced after the follower has
+// read the blocks of some time at once. A node that limits the rate of calls does not keep it from the head for long.
+func TestRateLimitedNodeReadsAgain(t *testing.T) {
+	t.Parallel()
+	for away, within := range map[time.Duration]time.Duration{30 * time.Minute: time.Minute, 90 * time.Second: 5 * time.Minute} {
+		t.Run(fmt.Sprint(away), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, 200*time.Millisecond)
+				s.full, s.finality = true, 20*time.Minute
+				f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
+				readToHead(t, f)
+				time.Sleep(away)
+				readToHead(t, f)
+
+				s.fork = f.next - 1
+				const perSecond, most = 20, 100.0
+				left, at := most, time.Now()
+				s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+					left, at = min(left+perSecond*time.Since(at).Seconds(), most), time.Now()
+					if left < 1 {
+						return nil, chaintest.Error{Code: -32005, Message: "rate limit exceeded"}
+					}
+					left--
+					return s.answerCall(method, params)
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				handle := f.cfg.Handle
+				f.cfg.Handle = func(ctx context.Context, r Range) error {
+					if r.AtHead {
+						cancel()
+					}
+					return handle(ctx, r)
+				}
+				time.AfterFunc(within, cancel)
+				_ = f.Follow(ctx)
+				if f.next+10 < s.head() {
+					t.Errorf("after %v, the head is %d, and the next block %d", within, s.head(), f.next)
+				}
+			})
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package follower
 
 import (
+	"errors"
+
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
 )
 
@@ -15,6 +18,13 @@ type rangeWidth struct {
 	held   int // answers that must come before it widens
 }
 
+const (
+	// leastStrict is the smallest number of blocks in a range whose blocks are all checked.
+	leastStrict = 8
+	// strictHold is as holdAfterRefusal, after such a range was not read.
+	strictHold = 8
+)
+
 // holdAfterRefusal is the number of answers for which a refusal keeps the range from widening. If the limit is
 // permanent, one request in this many is refused.
 const holdAfterRefusal = 64
@@ -24,6 +34,17 @@ func newRangeWidth(most uint64) rangeWidth { return rangeWidth{blocks: most, mos
 // narrow records that the node refused asked blocks.
 func (w *rangeWidth) narrow(err error, asked uint64) {
 	w.blocks, w.held = node.NarrowWidth(err, asked), holdAfterRefusal
+}
+
+// noteRange records whether a range whose blocks are all checked was read. It needs many requests, and all of them are
+// repeated if one fails. A node that limits the rate would fail each of the wide ranges.
+func (w *rangeWidth) noteRange(err error, asked uint64) {
+	switch {
+	case err == nil:
+		w.widen()
+	case !errors.Is(err, eventlog.ErrReorganised):
+		w.blocks, w.held = max(asked/2, leastStrict), strictHold
+	}
 }
 
 // widen records an answer.
