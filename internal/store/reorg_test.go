@@ -523,3 +523,23 @@ func TestReorgAgainstClaims(t *testing.T) {
 		t.Errorf("read again at another place: %+v", a)
 	}
 }
+
+// TestOrphanedBlock: while blocks that a reorg replaced are not all read again, the cursor has the newest one with an
+// event, for another process that continues.
+func TestOrphanedBlock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	first, second := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 103, 'a')
+	r.read(100, 104, true, first, second)
+	for _, tt := range []struct {
+		read func()
+		want uint64
+	}{{func() {}, 0}, {func() { r.read(101, 101, false, first) }, 103}, {func() { r.read(102, 103, false) }, 103},
+		{func() { r.read(104, 105, true) }, 0}} {
+		tt.read()
+		c, err := s.OpenCursor(t.Context(), r.c.Key, 100, nil)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the newest orphaned block", c.Orphaned, tt.want)
+	}
+}

@@ -41,6 +41,8 @@ type Config struct {
 	Anchors []Anchor
 	// Finalized and Settled are the values of an earlier Follower's last Range.
 	Finalized, Settled uint64
+	// RereadTo is the last block that an earlier Follower had still to read again after a reorg; 0: none.
+	RereadTo uint64
 	// To is the last block to read. Follow returns nil after it was handed over. By default, Follow runs until ctx
 	// ends.
 	To *uint64
@@ -68,9 +70,11 @@ type Range struct {
 	// Anchors are anchors of blocks that were handed over, ending with the block To. A later Follower resumes from
 	// them.
 	Anchors []Anchor
-	// AtHead is true if To is the newest block, or the last block to read. After a reorg, it is false until all blocks
-	// are read again that were read before, because a node that lags may have an older newest block. An event that a
-	// reorg replaced and that was not found again up to To is no longer on the chain.
+	// Rereads is true if blocks after To are still to be read again after a reorg. Their events may be on the chain,
+	// although a node that lags has an older newest block.
+	Rereads bool
+	// AtHead is true if To is the newest block and Rereads is false, or if To is the last block to read. An event that
+	// a reorg replaced and that was not found again up to To is no longer on the chain.
 	AtHead bool
 	// Finalized is the newest block that the nodes call final, read once a minute; 0 if they name none.
 	Finalized uint64
@@ -152,6 +156,9 @@ func New(r *eventlog.Reader, cfg Config) *Follower {
 		settled: cfg.Settled, lowHeadTimeout: lowHeadTimeout, watchHeads: r.WatchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
+	}
+	if cfg.RereadTo > 0 {
+		f.strictBefore = cfg.RereadTo + 1
 	}
 	if !r.Trusted && cfg.To == nil {
 		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
@@ -328,7 +335,8 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if r.Events, err = f.reader.MakeEntries(ctx, logs, f.cfg.Deployment, f.cfg.Limits); err != nil {
 		return false, err
 	}
-	r.AtHead = r.To == r.Head && r.To+1 >= f.strictBefore || f.cfg.To != nil && r.To == *f.cfg.To
+	r.Rereads = r.To+1 < f.strictBefore
+	r.AtHead = r.To == r.Head && !r.Rereads || f.cfg.To != nil && r.To == *f.cfg.To
 	anchors := append(slices.Clone(f.done), Anchor{r.To, ends.Last.Hash, uint64(ends.Last.Time)})
 	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
 	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())
@@ -367,14 +375,16 @@ func (f *Follower) readHead(ctx context.Context) (head node.Block, last *node.Bl
 
 // awaitsHead reports whether the head is below the handed-over blocks and may rise again: the node lags, or a reorg
 // is not complete. If the head stays low for lowHeadTimeout although its block is new, awaitsHead drops the anchors
-// above it, so that the next reading begins below it. A node that lags for long has an old head. Its chain may still
-// contain the handed-over blocks, so their events are not taken back.
+// above it, so that the next reading begins below it. It also no longer expects the blocks above the head that a reorg
+// replaced. A node that lags for long has an old head. Its chain may still contain the handed-over blocks, so their
+// events are not taken back.
 func (f *Follower) awaitsHead(newest node.Block) bool {
 	n, head := len(f.done), uint64(newest.Number)
 	if n == 0 && head+1 < f.next {
 		return false // checkStart handles this case
 	}
-	if n == 0 || head >= f.done[n-1].Number {
+	isBelow := n > 0 && head < f.done[n-1].Number
+	if !isBelow && head+1 >= f.strictBefore {
 		f.lowSince = time.Time{}
 		return false
 	}
@@ -383,10 +393,16 @@ func (f *Follower) awaitsHead(newest node.Block) bool {
 		f.lowSince = now
 	}
 	age := max(0, now.Sub(time.Unix(int64(newest.Time), 0)))
-	f.trouble = f.reader.NewUnavailable("reading the head", fmt.Errorf("it is block %d, %s old, and block %d was read "+
-		"before", head, age.Round(time.Second), f.done[n-1].Number))
+	if isBelow {
+		f.trouble = f.reader.NewUnavailable("reading the head", fmt.Errorf("it is block %d, %s old, and block %d was "+
+			"read before", head, age.Round(time.Second), f.done[n-1].Number))
+	}
 	if now.Sub(f.lowSince) < f.lowHeadTimeout || age > f.lowHeadTimeout {
-		return true
+		return isBelow
+	}
+	f.strictBefore, f.lowSince = head+1, time.Time{}
+	if !isBelow {
+		return false
 	}
 	f.log.Warn("the chain's head stays below the last block that was read: reading again from the head", "head", head,
 		"read_to", f.done[n-1].Number)
@@ -395,7 +411,6 @@ func (f *Follower) awaitsHead(newest node.Block) bool {
 		keep--
 	}
 	f.dropAnchors(keep)
-	f.strictBefore, f.lowSince = head+1, time.Time{}
 	return true
 }
 

@@ -48,6 +48,46 @@ func TestReorgTakesNothingElseBack(t *testing.T) {
 	}
 }
 
+// TestSuccessorReadsAgain: a follower ends before it has read all blocks again after a reorg, and the next one's node lags.
+// The next one takes no event back. But it does not wait forever for blocks that the chain no longer has.
+func TestSuccessorReadsAgain(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newChainStub(t, 2*time.Second)
+			s.every = 1
+			f, got := newStubFollower(t, newStubReader(t, trusted, s), Config{From: s.head() - 9})
+			readToHead(t, f)
+			s.fork = f.next - 1
+			failAndLag(s, 0)
+			_, _ = f.readNext(t.Context()) // it fails
+			readToHead(t, f)
+
+			succeed := func(last uint64) {
+				cfg := f.cfg
+				cfg.Anchors, cfg.RereadTo = f.done, last
+				f = New(f.reader, cfg)
+			}
+			succeed(s.fork)
+			s.behind = 4
+			readToHead(t, f)
+			s.behind = 0
+			readToHead(t, f)
+			if len(got.taken) > 0 || got.rewinds != 1 || len(got.events) != 10 {
+				t.Errorf("took back %v, with events in %d blocks of 10", got.taken, len(got.events))
+			}
+
+			gone := s.head() + 500
+			got.orphaned[gone] = true
+			succeed(gone)
+			followFor(t, f, lowHeadTimeout/2)
+			heraldtest.Equal(t, "taken back at once", got.taken, nil)
+			followFor(t, f, lowHeadTimeout)
+			heraldtest.Equal(t, "taken back later", got.taken, []uint64{gone})
+		})
+	}
+}
+
 // failAndLag lets the next reading of logs fail, and the node lag by five blocks from then on.
 func failAndLag(s *chainStub, _ uint64) {
 	failed := false

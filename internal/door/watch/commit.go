@@ -56,10 +56,10 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 	in := makeIntakes(w.Chain.ChainID(), r.Events, w.Ends)
 	filters := w.applyFilters(in)
 	if r.From < g.cursors[0].Next || g.goal == 0 {
-		g.goal = max(r.Head+1, g.cursors[0].Next) // after a reorg, the head of a node that lags may be below Next
+		g.goal = r.Head
 	}
 	// A group that another contract limits may never reach the head of a fast chain.
-	isComplete := r.AtHead || g.limit.Load() > 0 && r.To+1 >= g.goal
+	isComplete := r.AtHead || g.limit.Load() > 0 && !r.Rereads && r.To >= g.goal
 	from := min(r.From, g.cursors[0].Next) // deferred ranges are part of this one
 	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized,
 		Settled: r.Settled, AtHead: isComplete, Intakes: in}

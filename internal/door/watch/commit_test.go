@@ -75,9 +75,11 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 			}
 		}
 
-		// Another contract limits the group. After a reorg, a node that lags has an old head, above which there are events.
+		// Another contract limits the group. After a reorg, and one more, a node that lags has an old head, above which there
+		// are events.
 		g.limit.Store(next + 50)
-		for _, r := range []follower.Range{{From: next, To: next, Head: next + 1}, {From: next + 1, To: next + 1, Head: next + 90},
+		for _, r := range []follower.Range{{From: next, To: next, Head: next + 1, Rereads: true},
+			{From: next, To: next, Head: next, Rereads: true}, {From: next + 1, To: next + 1, Head: next + 90, Rereads: true},
 			{From: next + 2, To: next + 3, Head: next + 90}} {
 			r.Events = make([]eventlog.Entry, 1)
 			_, err := w.commitRange(t.Context(), g, r)

@@ -27,7 +27,7 @@ type group struct {
 
 	committed time.Time // time of the last commit
 	atHead    bool      // the last committed range ended at the head
-	goal      uint64    // the block after those that were there at the first commit, or that the last reorg replaced
+	goal      uint64    // the head at the time of the first commit, or of the last one that replaced blocks
 }
 
 // errRegroup means that the cursors have to be read and grouped again.
@@ -179,6 +179,7 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		}
 		cfg.From = min(cfg.From, c.Start)
 		cfg.Finalized, cfg.Settled = max(cfg.Finalized, c.Finalized), max(cfg.Settled, c.Settled)
+		cfg.RereadTo = max(cfg.RereadTo, c.Orphaned)
 		if len(c.Anchors) > 0 && (len(cfg.Anchors) == 0 || c.Anchors[0].Number < cfg.Anchors[0].Number) {
 			cfg.Anchors = toAnchors(c.Anchors)
 		}

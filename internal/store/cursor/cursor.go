@@ -54,6 +54,9 @@ type Cursor struct {
 	Reorgs    uint64          // how often the cursor moved back to read replaced blocks again
 	Checks    json.RawMessage // encoded follower.Checks: which blocks were checked for omitted logs; nil: all
 	Moves     int64           // how often the cursor has moved, to detect moves by other processes
+	// Orphaned, read by OpenCursor, is the newest replaced block with an event that was not read again; 0: none. If it
+	// is not below Next, the blocks that a reorg replaced were only partly read again.
+	Orphaned uint64
 }
 
 // Anchor identifies a block that was read from the chain.
@@ -76,7 +79,7 @@ func (t *Table) OpenCursor(ctx context.Context, key Key, start uint64, end *uint
 		err = t.db.Conns.QueryRow(ctx, statements.Text("open_cursor"), key.ChainID, key.Contracts, key.Backfill,
 			start, end).
 			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
-				&c.Moves, &c.Checks)
+				&c.Moves, &c.Checks, &c.Orphaned)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
 			return c, err
 		}
