@@ -75,7 +75,7 @@ type Outcome struct {
 
 	// Undecided: the check found the event in no confirmed block, or a hint (type Hint) arrived during the check. If a
 	// hint arrived after the claim, Record queues the delivery again at once, because the hint may name the right
-	// position.
+	// position. It does the same with a retraction whose event got a new delivery after the claim.
 	Undecided bool `json:"undecided,omitempty"`
 	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key, for which it must be dispatched
 	// anew. Record puts the delivery into that agent's backlog at once.
