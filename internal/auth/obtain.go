@@ -68,7 +68,9 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 	last := r.readAccess(mine.Renewal)
 	find, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
+	began := r.Now()
 	to, err := r.discover(find, e, mine.Token, cred, last)
+	addCost(ctx, r.Now().Sub(began))
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
 	}
@@ -77,7 +79,9 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 	}
 	ask, cancelAsk := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancelAsk()
+	began = r.Now()
 	token, err := r.OAuth.Obtain(ask, to.server, to.credential, to.scope)
+	addCost(ctx, r.Now().Sub(began))
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
 	}

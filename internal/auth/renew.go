@@ -150,7 +150,8 @@ type flight struct {
 	stored time.Time // when its credential was stored
 	key    failureKey
 	done   chan struct{}
-	err    error // set before done is closed
+	err    error         // set before done is closed
+	asked  time.Duration // of its requests (WithCosts), set before done is closed
 }
 
 func newRenewer(cfg Config) *renewer {
@@ -205,8 +206,10 @@ func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToke
 		case usable:
 			return have, nil
 		}
+		joined := r.Now()
 		select {
 		case <-f.done:
+			addCost(ctx, min(f.asked, r.Now().Sub(joined)))
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -255,7 +258,8 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 		r.mu.Unlock()
 		close(f.done)
 	}()
-	got, err = r.renewToken(ctx, e, have)
+	got, err = r.renewToken(WithCosts(ctx, &f.asked), e, have)
+	addCost(ctx, f.asked)
 	if err == nil {
 		r.known.Add(e.audience(), got)
 	}
@@ -384,8 +388,10 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		if have.usable(e, r.Now()) {
 			return mine, have, nil // the other worker renews it
 		}
+		began := r.Now()
 		select {
 		case <-tick:
+			addCost(ctx, r.Now().Sub(began))
 		case <-ctx.Done():
 			return mine, nil, r.explainWait(ctx, e)
 		}
@@ -467,12 +473,6 @@ type renewalError struct {
 
 func (e *renewalError) Error() string { return e.text }
 func (e *renewalError) Unwrap() error { return e.cause }
-
-// LacksToken reports whether err means that no access token could be obtained.
-func LacksToken(err error) bool {
-	_, ok := errors.AsType[*renewalError](err)
-	return ok
-}
 
 // isRemembered reports whether err is a remembered failure, so that no request was made.
 func isRemembered(err error) bool {

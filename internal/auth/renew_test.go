@@ -601,6 +601,33 @@ func TestRenewalIsStoredLater(t *testing.T) {
 	heraldtest.Equal(t, "it asks with", w.asked[1].RefreshToken.Reveal(), "refresh-9")
 }
 
+// TestCostsOfWaiting checks that deliveries that wait for the requests of another one, or of another worker, pay for the
+// time of these requests, but not for that of the store.
+func TestCostsOfWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRenewing(t, clientOf("feedback"))
+		r, e := w.newWorker(), w.tokenRequest()
+		r.Now = time.Now
+		w.leasing, w.before = func() { time.Sleep(3 * time.Second) }, func() { time.Sleep(10 * time.Second) }
+		var asked [3]time.Duration
+		var wg sync.WaitGroup
+		for i := range asked {
+			wg.Go(func() { must(r.bearerHeader(WithCosts(t.Context(), &asked[i]), e)) })
+		}
+		wg.Wait()
+		heraldtest.Equal(t, "costs of three at once", asked, [3]time.Duration{10 * time.Second, 10 * time.Second, 10 * time.Second})
+
+		w.leasing = nil
+		w.replaceCredential(clientOf("other"))
+		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
+		asked[0], r.Ticks = 0, nil
+		if _, err := r.bearerHeader(WithCosts(t.Context(), &asked[0]), w.tokenRequest()); err == nil || asked[0] < renewTimeout-renewTick {
+			t.Errorf("waiting for another worker costs %s, %v", asked[0], err)
+		}
+	})
+}
+
 // TestJoinsOnlyItsRenewal checks that a delivery does not get the failure of a renewal in flight if the credential was
 // replaced in between or if it requests more scope.
 func TestJoinsOnlyItsRenewal(t *testing.T) {

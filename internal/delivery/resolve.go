@@ -186,37 +186,28 @@ func (a *attempt) subject() auth.Subject {
 
 // authorizeEndpoint sets a.auth: the endpoint with the agent's stored credential.
 func (e *Executor) authorizeEndpoint(ctx context.Context, a *attempt) (err error) {
-	began := e.Now()
-	if a.auth, err = e.Authorizer.Authorize(ctx, a.subject(), a.endpoint.Endpoint); err != nil {
-		a.chargeAuthorization(e.Now().Sub(began), auth.LacksToken(err))
-		return err
-	}
-	_, isOAuth := a.auth.Stored()
-	a.chargeAuthorization(e.Now().Sub(began), isOAuth)
-	return nil
+	var asked time.Duration
+	a.auth, err = e.Authorizer.Authorize(auth.WithCosts(ctx, &asked), a.subject(), a.endpoint.Endpoint)
+	a.chargeAuthorization(asked)
+	return err
 }
 
 // withTokenRefresh makes a request with a.auth. If the agent refuses the access token, it repeats the request with
 // another one (auth.Authorizer.WithTokenRefresh).
 func (e *Executor) withTokenRefresh(ctx context.Context, a *attempt,
 	request func(context.Context, mcpcall.Endpoint) error) error {
-	began, requests := e.Now(), time.Duration(0)
-	err := e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) error {
-		began := e.Now()
-		defer func() { requests += e.Now().Sub(began) }()
-		return request(ctx, at)
-	})
-	_, isOAuth := a.auth.Stored()
-	a.chargeAuthorization(e.Now().Sub(began)-requests, isOAuth)
+	var asked time.Duration
+	err := e.Authorizer.WithTokenRefresh(auth.WithCosts(ctx, &asked), a.auth, request)
+	a.chargeAuthorization(asked)
 	return err
 }
 
-// chargeAuthorization charges the time in which an access token was obtained to the agent's effort budget, because the
-// agent's owner chooses the authorization server, which may be slow. isOAuth is false if the time was spent for another
-// reason, such as a slow Postgres. A quick success is not charged (chargeResolution).
-func (a *attempt) chargeAuthorization(took time.Duration, isOAuth bool) {
-	if isOAuth && took > time.Second {
-		a.pass.Spend(effort.Connections, 0, took)
+// chargeAuthorization charges the requests for an access token, which took asked, to the agent's effort budget, because
+// the agent's owner chooses the authorization server, which may be slow. Quick requests are not charged
+// (chargeResolution).
+func (a *attempt) chargeAuthorization(asked time.Duration) {
+	if asked > time.Second {
+		a.pass.Spend(effort.Connections, 0, asked)
 	}
 }
 
