@@ -40,7 +40,7 @@ type Overview struct {
 	OverdueSeconds float64                  `json:"overdueSeconds"` // delay of the most overdue delivery
 	Stuck          []Stuck                  `json:"stuck"`          // counts of held and overdue deliveries, by reason
 	Minutes        []throughput.Minute      `json:"minutes"`        // the last hour of all workers, oldest first
-	Hours          []throughput.Minute      `json:"hours"`          // the last week of all workers, by hour
+	Hours          []throughput.Minute      `json:"hours"`          // the last week by hour, oldest first
 	LastHour       LastHour                 `json:"lastHour"`
 	OpenBreakers   int                      `json:"openBreakers"` // of this worker; open or half open
 	Agents         map[string]int64         `json:"agents"`       // by state

@@ -135,8 +135,8 @@ type Review struct {
 	Key   string
 	Job   job.Job // the delivery's event as an earlier check read it
 	Hints []Hint  // the delivery's hints, by rank
-	// Recent is true if the newest hint arrived less than reviewAgain ago. A node that lags may not have the event that
-	// the hint names yet.
+	// Recent is true if the newest hint arrived less than a minute ago (reviewAgain in package store). A node that lags
+	// may not have the event that the hint names yet.
 	Recent bool
 
 	Newest int // the highest rank of the delivery's hints when the review was taken

@@ -1,10 +1,11 @@
-// Package ledger has the types of the ledger: what its callers give it and get from it, and the rules about these
+// Package ledger has the types of the ledger: the parameters and results of its methods, and the rules about these
 // values that need no database. Package store keeps the ledger in Postgres, and package store/model in memory.
 // Commands, pages and the steps of an attempt use this package, and declare the methods of the ledger that they call.
+// Accept, Claim, Bind, Record and other methods that comments name are those of store.Store.
 //
 // A job arrives as an Intake, and the ledger answers with an Acceptance. Its delivery gets a Task. A worker runs the
-// task with a Claim, and records the Outcome of the attempt. A Delivery is what operators see of all this. A Hint is
-// another job with the key of a delivery. The comment of package store defines the terms and has the invariants.
+// task with a Claim, and records the Outcome of the attempt. Operators see the Delivery. A Hint is another job with
+// the key of a delivery. The comment of package store defines the terms and has the invariants.
 package ledger
 
 import (
