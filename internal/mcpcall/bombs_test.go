@@ -1,12 +1,18 @@
 package mcpcall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDecodedAnswerIsBounded checks that little memory is allocated for answers that are within the byte limit but grow
@@ -67,5 +73,45 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestMaskingWaits checks that a large answer is masked only while the budget of Config.Decoding has room for it, and
+// that it is not lost if the call's context ends during the wait.
+func TestMaskingWaits(t *testing.T) {
+	t.Parallel()
+	const size, echo = 80 << 10, "very-secret-token "
+	budget := decode.NewBudget(size)
+	ctx, p, ep := dial(t, &agent{on: answers{"tools/call": results(`{"content":[{"type":"text","text":"` + strings.Repeat(echo, 3000) + `"}]}`)}},
+		func(c *Config) { c.Decoding = budget })
+	ep.Secrets = []secret.Secret{secret.New("very-secret-token")}
+	release, err := budget.Acquire(ctx, size/2)
+	heraldtest.Must(t, err)
+	calling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan Answer, 1)
+	go func() {
+		a, err := p.Call(calling, ep, Request{Tool: "x"})
+		if err != nil {
+			t.Errorf("the answer is lost: %v", err)
+		}
+		done <- a
+	}()
+	for err == nil { // until the other half is not given out for a second, because the answer is first in the queue
+		try, stop := context.WithTimeout(ctx, time.Second)
+		var free func()
+		if free, err = budget.Acquire(try, size/2); err == nil {
+			free()
+		}
+		stop()
+		if len(done) > 0 {
+			t.Fatal("the answer was masked without room for it")
+		}
+	}
+	cancel()
+	release()
+	a := <-done
+	if text := a.Text + string(a.Raw); strings.Contains(text, "secret") || strings.Count(text, "******") < 3000 {
+		t.Errorf("%.100q, %d bytes of JSON", a.Text, len(a.Raw))
 	}
 }
