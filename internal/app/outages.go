@@ -19,7 +19,7 @@ func (a *assembly) watchServices() {
 	}
 	redis := dependency{redisName, func(ctx context.Context) error { return a.queue.Ping(ctx) }}
 	a.outages = []*logging.Outage{
-		watch(logging.Postgres, dependency{postgresName, a.store.PingWritable},
+		watch(logging.Postgres, dependency{postgresName, a.store.CheckWritable},
 			whereToLook("DATABASE_URL", a.backend.EmbeddedDatabase)),
 		watch(logging.Redis, redis, whereToLook("REDIS_URL", a.backend.EmbeddedRedis)),
 	}

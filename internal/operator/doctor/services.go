@@ -97,7 +97,7 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 		return reportFailure("%v", err)
 	}
 	d.store = &operator.Session{Ledger: st, Records: records.New(st), Close: st.Close}
-	if err := cmp.Or(try(ctx, st.PingWritable), try(ctx, st.CheckPooler)); err != nil {
+	if err := cmp.Or(try(ctx, st.CheckWritable), try(ctx, st.CheckPooler)); err != nil {
 		return reportFailure("%v", err)
 	}
 	return reportOK("answers")

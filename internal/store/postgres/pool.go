@@ -62,6 +62,7 @@ type Pool struct {
 	timeout     time.Duration // deadline of a call whose context has no earlier one
 	closeWithin time.Duration // Config.CloseWithin
 	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
+	diskChecked atomic.Int64  // when checkDisk found room last, in Unix nanoseconds; 0: a statement found none since
 
 	leaders *leaders          // acquires the advisory locks of Lead and LeadLocks; shared with Config.Locks, if set
 	direct  *Pool             // connections to Config.LeaderURL; nil: LeaderURL is empty, or Config.Locks is set
@@ -77,6 +78,13 @@ const idleInTransaction = 10 * time.Second
 // or if the server has become a standby. So the refusal closes the connection, and the next call connects again.
 // Otherwise the pool would use that connection for up to an hour.
 const readOnly = "25006"
+
+// diskFull is the SQLSTATE of a write for which the disk has no room.
+const diskFull = "53100"
+
+// diskInterval is how often CheckWritable checks the disk as long as no statement found it full. Postgres may log each
+// check (log_temp_files).
+const diskInterval = time.Minute
 
 // lastCalls limits a call that follows a call that timed out (LimitCalls).
 const lastCalls = 200 * time.Millisecond
@@ -127,6 +135,9 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	}
 	keepsConn := pc.ConnConfig.OnPgError
 	pc.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if err.Code == diskFull {
+			p.diskChecked.Store(0)
+		}
 		return err.Code != readOnly && keepsConn(conn, err)
 	}
 	adjust(pc)
@@ -269,6 +280,41 @@ func (p *Pool) PingWritable(ctx context.Context) error {
 			"for example because its disk is full")
 	}
 	return err
+}
+
+// CheckWritable is PingWritable, but also returns an error if the database's disk is full. A worker starts in spite of
+// a full disk, because it can delete old data.
+func (p *Pool) CheckWritable(ctx context.Context) error {
+	if err := p.PingWritable(ctx); err != nil {
+		return err
+	}
+	if time.Since(time.Unix(0, p.diskChecked.Load())) < diskInterval {
+		return nil
+	}
+	return p.checkDisk(ctx)
+}
+
+// checkDisk makes Postgres write a temporary file of 150 kB. It returns an error if the disk has no room for it. A
+// row would be no check: on a full disk, Postgres still writes rows into pages that have room.
+func (p *Pool) checkDisk(ctx context.Context) error {
+	ctx, cancel := p.WithDeadline(ctx)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, p.Conns, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL work_mem = '64kB'`); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `SELECT count(*) FROM generate_series(1, 10000)`)
+		return err
+	})
+	var answer *pgconn.PgError
+	switch refused := errors.As(err, &answer); {
+	case refused && answer.Code == diskFull:
+		return fmt.Errorf("the database answers, but its disk is full: %w", answer)
+	case err != nil && !refused:
+		return err
+	}
+	p.diskChecked.Store(time.Now().UnixNano()) // also if Postgres refused the file for another reason (temp_file_limit)
+	return nil
 }
 
 // PoolStat has the number of connections in use (Acquired), of idle ones, and the size of the pool (Max).

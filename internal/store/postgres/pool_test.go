@@ -68,6 +68,38 @@ func TestReadOnlySession(t *testing.T) {
 	exec(t, worker, write)
 }
 
+// TestFullDisk: CheckWritable finds a full disk at its first call and after a statement that found it full, until the
+// disk has room again. PingWritable, after which a worker starts, ignores it. The test's generate_series fails as a
+// temporary file on a full disk does.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.EmptyPostgres(t)
+	operator, worker := openPool(t, url), openPool(t, url)
+	database := "ALTER DATABASE " + operator.Conns.Config().ConnConfig.Database
+	const fail = "$$BEGIN RAISE 'No space left on device' USING ERRCODE = 'disk_full'; END$$"
+	const full = "the database answers, but its disk is full: ERROR: No space left on device (SQLSTATE 53100)"
+	check := func(when, want string, check func(context.Context) error) {
+		t.Helper()
+		if err := check(t.Context()); want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	check("with room", "", worker.CheckWritable)
+	exec(t, operator, "CREATE FUNCTION generate_series(int, int) RETURNS SETOF int LANGUAGE plpgsql AS "+fail)
+	exec(t, operator, database+" SET search_path = public, pg_catalog")
+	check("full, at the first call", full, openPool(t, url).CheckWritable)
+	worker.Conns.Reset() // its sessions keep their search_path
+	check("full, and no statement found it so", "", worker.CheckWritable)
+	if _, err := worker.Conns.Exec(t.Context(), "DO "+fail); err == nil {
+		t.Fatal("the statement did not fail")
+	}
+	check("full", full, worker.CheckWritable)
+	check("still full", full, worker.CheckWritable)
+	check("full, at a start", "", worker.PingWritable)
+	exec(t, operator, "DROP FUNCTION public.generate_series")
+	check("with room again", "", worker.CheckWritable)
+}
+
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 func openPool(t testing.TB, url string) *Pool {
