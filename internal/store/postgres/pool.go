@@ -164,11 +164,13 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 // Postgres plan each statement once per session, with index scans. Planning a statement each time would cost more than
 // running it. A plan without indexes, made for an empty table (a new week's attempts, an empty queue), would be very
 // slow a minute later. A bitmap scan does not mark the index entries of deleted rows as dead, so that every later scan
-// would read these rows of herald.work again.
+// would read these rows of herald.work again. The ledger's statements lock rows and then read what others committed
+// before, so each needs a snapshot of its own (read committed), whatever the database's default is.
 func sessionSettings(statement time.Duration) map[string]string {
 	return map[string]string{
 		"statement_timeout":                   fmt.Sprint(statement.Milliseconds()),
 		"idle_in_transaction_session_timeout": fmt.Sprint(min(statement, idleInTransaction).Milliseconds()),
+		"default_transaction_isolation":       "read committed",
 		"plan_cache_mode":                     "force_generic_plan",
 		"enable_seqscan":                      "off", "enable_bitmapscan": "off", "jit": "off"}
 }

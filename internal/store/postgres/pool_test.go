@@ -68,6 +68,18 @@ func TestReadOnlySession(t *testing.T) {
 	exec(t, worker, write)
 }
 
+// TestIsolation: sessions are read committed, even if the database's default is another level.
+func TestIsolation(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.EmptyPostgres(t)
+	operator := openPool(t, url)
+	exec(t, operator, "ALTER DATABASE "+operator.Conns.Config().ConnConfig.Database+
+		" SET default_transaction_isolation = serializable")
+	var level string
+	heraldtest.Must(t, openPool(t, url).Conns.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level))
+	heraldtest.Equal(t, "isolation level", level, "read committed")
+}
+
 // TestFullDisk: CheckWritable finds a full disk at its first call and after a statement that found it full, until the
 // disk has room again. PingWritable, after which a worker starts, ignores it. The test's generate_series fails as a
 // temporary file on a full disk does.

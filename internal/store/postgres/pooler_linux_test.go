@@ -33,7 +33,7 @@ func TestCheckPooler(t *testing.T) {
 	_, commands, _ := strings.Cut(err.Error(), "console: ")
 	direct := openPool(t, url)
 	given := strings.SplitAfter(commands, "; ")
-	if len(given) != len(s.needed)-1 { // the tests' Postgres runs without jit
+	if len(given) != len(s.needed)-2 { // the tests' Postgres runs without jit, and read committed
 		t.Errorf("%d statements: %v", len(given), err)
 	}
 	for _, sql := range given {
@@ -55,7 +55,8 @@ func TestCheckPooler(t *testing.T) {
 	}
 
 	lenient := heraldtest.StartPooler(t, url, "ignore_startup_parameters=statement_timeout,"+
-		"idle_in_transaction_session_timeout,plan_cache_mode,enable_seqscan,enable_bitmapscan,jit")
+		"idle_in_transaction_session_timeout,plan_cache_mode,enable_seqscan,enable_bitmapscan,jit,"+
+		"default_transaction_isolation")
 	for name, c := range map[string]struct{ pooler, leader, says string }{
 		"a pooler":                       {p.URL, p.URL, "unsupported startup parameter: "},
 		"a pooler, explained":            {p.URL, p.URL, "set HERALD_LEADER_DATABASE_URL to the address of Postgres itself"},
