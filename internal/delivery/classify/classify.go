@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
@@ -100,6 +101,7 @@ var rules = []rule{
 	blameFor[*netguard.RefusedURLError](outcome.AddressBlocked),
 	classifyFailure,
 	reasonOf(decode.ErrBusy, outcome.AgentBusy), // other documents use all memory for decoding
+	classifyOpenFiles,
 	classifySkip,
 	blameFor[*resolver.TransportRefusedError](outcome.TransportRefused),
 	blameFor[*resolver.UnboundError](outcome.EndpointUnverified),
@@ -157,6 +159,13 @@ func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
+}
+
+// classifyOpenFiles returns the reason for a request that was not sent because this process, or its machine, has as
+// many open files as it may have. That says nothing about the agent. It returns false for other errors.
+func classifyOpenFiles(err error, _ *verdict) (outcome.Reason, bool) {
+	tooMany := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return outcome.AgentBusy, tooMany && !Reached(err)
 }
 
 // classifySkip returns the reason of a *resolver.SkipError, and false for other errors.

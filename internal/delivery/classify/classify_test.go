@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,6 +44,7 @@ func TestClassify(t *testing.T) {
 	t.Parallel()
 	const list, open = mcpcall.StageList, mcpcall.StageOpen
 	blocked := &netguard.BlockedError{Address: "10.0.0.1:443"}
+	tooMany := netguard.Explain("the agent", 0, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)})
 	noTurn := fmt.Errorf("%w: %w", decode.ErrBusy, context.DeadlineExceeded)
 	for name, c := range map[string]struct {
 		err  error
@@ -101,6 +105,9 @@ func TestClassify(t *testing.T) {
 		"connection refused":      {call(mcpcall.CallError{Stage: open}), outcome.ConnectFailed, "agent moved unwell"},
 		"TLS":                     {call(mcpcall.CallError{}), outcome.ConnectFailed, "agent moved unwell"},
 		"no turn to decode":       {call(mcpcall.CallError{Stage: list, Timeout: true, Err: noTurn}), outcome.AgentBusy, ""},
+		"too many open files":     {call(mcpcall.CallError{Stage: open, Err: tooMany}), outcome.AgentBusy, ""},
+		"too many for a file":     {fmt.Errorf("feedback file: %w", &ipfs.UnavailableError{Err: tooMany}), outcome.AgentBusy, ""},
+		"too many after the call": {call(mcpcall.CallError{Written: true, Err: tooMany}), outcome.Unknown, "agent unknown unwell"},
 		"none for a file":         {fmt.Errorf("feedback file: %w", &ipfs.UnavailableError{Err: noTurn}), outcome.AgentBusy, ""},
 		"pool full":               {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrBusy}), outcome.AgentBusy, ""},
 		"pool closed":             {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrClosed}), outcome.InternalError, ""},
