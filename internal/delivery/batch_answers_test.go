@@ -68,6 +68,12 @@ func TestBatchAnswers(t *testing.T) {
 			r.StructuredContent = nil
 			return r, err
 		}, want: byTurns(delivered, rejected)},
+		"as text, which FastMCP wraps in structuredContent": {result: func(items []batchItem) (*mcp.CallToolResult, error) {
+			r, err := answerItems(items, "accepted", "rejected")
+			text, _ := r.Content[0].(mcp.TextContent)
+			r.StructuredContent = map[string]string{"result": text.Text}
+			return r, err
+		}, want: byTurns(delivered, rejected)},
 		"an error": {result: func([]batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultError("no"), nil },
 			want: byTurns(later)}, // one by one, so that a single failure does not end all
 		"hangs": {before: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 500 * time.Millisecond,

@@ -164,17 +164,17 @@ func (a *Answer) maskSecrets(r *secret.Masker) {
 	}
 }
 
-// Object returns the structured content of the result or, without it, its first text block, which may not be
-// valid JSON. It returns nil if there is neither.
-func (a Answer) Object() json.RawMessage {
+// Objects returns the structured content of the result and its first text block, as far as it has them. The text may
+// not be valid JSON.
+func (a Answer) Objects() (found []json.RawMessage) {
 	r, _ := readResult(a.Raw)
 	if first := bytes.TrimSpace(r.StructuredContent); len(first) > 0 && !bytes.Equal(first, []byte("null")) {
-		return r.StructuredContent
+		found = append(found, r.StructuredContent)
 	}
 	for _, b := range r.Content {
 		if b.Type == "text" && b.Text != nil {
-			return json.RawMessage(*b.Text)
+			return append(found, json.RawMessage(*b.Text))
 		}
 	}
-	return nil
+	return found
 }

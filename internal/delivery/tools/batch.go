@@ -78,9 +78,17 @@ const (
 const maxResultDepth = 32
 
 // Items returns the results in an answer of the tool Batch, {"results": [{"deliveryId", "status", "error"}, …]}, by
-// delivery id. It omits a delivery that occurs twice or has an unknown status. It returns nil if the answer contains no
-// JSON object.
-func Items(answer mcpcall.Answer) map[string]Item { return parseItems(answer.Object()) }
+// delivery id. It omits a delivery that occurs twice or has an unknown status. It reads the text if the structured
+// content has no results: FastMCP for Python wraps the text of a tool as {"result": "…"} there. It returns none if
+// neither contains a result.
+func Items(answer mcpcall.Answer) (found map[string]Item) {
+	for _, raw := range answer.Objects() {
+		if found = parseItems(raw); len(found) > 0 {
+			break
+		}
+	}
+	return found
+}
 
 func parseItems(raw json.RawMessage) map[string]Item {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
