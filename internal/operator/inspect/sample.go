@@ -28,8 +28,12 @@ const ProbeDeliveryID = probePrefix + "000000000000"
 // newProbeID returns a deliveryId for a sample that an agent has not received before.
 func newProbeID() string { return fmt.Sprintf("%s%012x", probePrefix, rand.Uint64N(1<<48)) }
 
-// probeName fills the last bytes of the sample's addresses and hashes.
+// probeName is the sample's tag, and fills the last bytes of its hashes.
 const probeName = "probe"
+
+// sampleAddress is the sample's accounts in ASCII. Like almost every real address, its checksum form (EIP-55) has
+// letters of both cases, so that a schema for lower case alone does not pass the check.
+const sampleAddress = "Herald: only a probe"
 
 // sampleFile is the content of the sample's file.
 const sampleFile = `{"probe":true,"text":"A sample of Herald's operator: this event never happened."}`
@@ -47,8 +51,7 @@ type sample struct {
 // newSample creates a sample through job.Parse, as every job is created. tool is the tool to call; "": that of the
 // kind.
 func newSample(kind job.Kind, g erc8004.Agent, tool string, limits job.Limits) (sample, error) {
-	text := []byte(probeName)
-	address, hash := common.BytesToAddress(text).Hex(), common.BytesToHash(text).Hex()
+	address, hash := common.BytesToAddress([]byte(sampleAddress)).Hex(), common.BytesToHash([]byte(probeName)).Hex()
 	uri := "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(sampleFile))
 	fileHash := crypto.Keccak256Hash([]byte(sampleFile)).Hex()
 	event := map[string]any{"type": kind, "chainId": g.ChainID, "agentId": g.ID, "identityRegistry": g.Registry,
