@@ -240,11 +240,14 @@ func TestCheckFindsFaults(t *testing.T) {
 			r.schemas["takeFeedback"] = r.schemas["agent.receiveFeedback"]
 			delete(r.schemas, "agent.receiveFeedback")
 		}},
-		"a required score": {"schemas", "agent.receiveFeedback: for an event without a file, tags and a score from 0 to 100, the tool's input schema refuses score", func(r *receiver) {
+		"a required score": {"schemas", "agent.receiveFeedback: for an event without a file, tags, a position on the chain and a score from 0 to 100, the tool's input schema refuses score", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"deliveryId":{"type":"string"},"score":{"type":"number"}},"required":["deliveryId","score"]}`
 		}},
 		"addresses in lower case": {"schemas", "agent.receiveFeedback: the tool's input schema refuses clientAddress", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"clientAddress":{"type":"string","pattern":"^0x[0-9a-f]{40}$"}}}`
+		}},
+		"a required time": {"schemas", "agent.receiveFeedback: for an event without a file, tags, a position on the chain and a score from 0 to 100, the tool's input schema refuses timestamp", func(r *receiver) {
+			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"timestamp":{"type":"integer"}},"required":["timestamp"]}`
 		}},
 		"a bounded feedback index": {"schemas", "agent.receiveFeedback: the tool's input schema refuses feedbackIndex", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"feedbackIndex":{"type":"integer","maximum":1}}}`

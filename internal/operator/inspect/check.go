@@ -169,7 +169,7 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 	}
 	c.pass("tools", fmt.Sprintf("it offers %s; not offered and optional: %s", strings.Join(present, ", "),
 		cmp.Or(strings.Join(missing, ", "), "none")))
-	c.pass("schemas", "events with and without a file, tags and a score fit the schemas")
+	c.pass("schemas", "events with and without a file, tags, a position and a score fit the schemas")
 	if len(problems) > 0 {
 		c.fail("schemas", strings.Join(problems, "; "), "copy the schemas of docs/tools, or require less")
 	}
@@ -206,7 +206,8 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 			c.calls[group] = append(c.calls[group],
 				mcpcall.Request{Tool: found.Name, Arguments: fitted.Arguments, Meta: s.callMeta()})
 		case i == 1:
-			fault = fmt.Errorf("for an event without a file, tags and a score from 0 to 100, %w", fault)
+			fault = fmt.Errorf(
+				"for an event without a file, tags, a position on the chain and a score from 0 to 100, %w", fault)
 		case i == 2:
 			fault = fmt.Errorf("for an event with a file of 2 MiB, %w", fault)
 		}

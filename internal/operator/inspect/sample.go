@@ -88,12 +88,17 @@ func newSample(kind job.Kind, g erc8004.Agent, tool string, limits job.Limits) (
 	return s, err
 }
 
-// sparse returns the sample without file, tags and score. A revocation becomes a retraction.
+// sparse returns the sample without file, tags, score and position, as an indexer may send an event to a Herald without
+// a node. A revocation becomes a retraction. Jobs of responses and validations always name transaction and log.
 func (s sample) sparse() sample {
 	s.file = job.File{Verification: string(erc8004.NotGiven)}
 	s.job.Tag1, s.job.Tag, s.job.FeedbackURI, s.job.ResponseURI = "", "", "", ""
 	s.job.FeedbackHash, s.job.ResponseHash = common.Hash{}, common.Hash{}
 	s.job.Value, s.job.ValueDecimals = big.NewInt(-1), 0
+	s.job.BlockNumber, s.job.Timestamp = 0, 0
+	if s.job.Kind == job.KindNewFeedback || s.job.Kind == job.KindFeedbackRevoked {
+		s.job.TransactionHash, s.job.LogIndex = common.Hash{}, nil
+	}
 	if s.job.Kind == job.KindFeedbackRevoked {
 		s.job.Reason = job.RevokedByReorg
 	}
