@@ -211,7 +211,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		adapt        func(*receiver)
 	}{
 		"another path": {"reachable", "HTTP 404", instead(http.NotFound)},
-		"another Herald trusted": {"reachable", "this process signed with HERALD_PUBLIC_URL=" + herald,
+		"another Herald trusted": {"reachable", "this process signed with HERALD_PUBLIC_URL=" + herald + ": accept it, or register it and check CHAIN:AGENT",
 			instead(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })},
 		"a login page": {"protocol", "its content type is text/html", instead(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")

@@ -145,7 +145,11 @@ func (c *checker) adviseRefused() string {
 	if c.signs {
 		signed = "signed with HERALD_PUBLIC_URL=" + c.Settings.PublicURL
 	}
-	return "this process " + signed + ": accept it, or give its operator a credential; " +
+	credential := "or give its operator a credential"
+	if c.ask.withoutToken {
+		credential = "or register it and check CHAIN:AGENT, because a check of a URL sends no stored token"
+	}
+	return "this process " + signed + ": accept it, " + credential + "; " +
 		"if the server accepts another Herald, only that Herald's operator can check the server"
 }
 
