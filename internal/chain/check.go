@@ -42,6 +42,9 @@ type Standing struct {
 	// Disagrees is the path of the job's field because of which the event was not found. It is "transactionHash" if no
 	// such transaction was mined. It is set only if Found is false.
 	Disagrees string
+	// Unseen is true if the node does not know the job's transaction, and the job names no block. A node that lags
+	// behind the node of the job's sender may know the transaction later.
+	Unseen bool
 	// Unlisted is true if Disagrees names a registry that is not one of the chain's registries. No node was asked
 	// then.
 	Unlisted bool
@@ -308,7 +311,7 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 		return Standing{}, err
 	}
 	if tx == nil {
-		return newContradiction("transactionHash"), nil
+		return Standing{Disagrees: "transactionHash", Unseen: j.BlockNumber == 0}, nil
 	}
 	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(needed, 1)}, nil
 }

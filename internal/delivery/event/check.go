@@ -26,6 +26,11 @@ const (
 	// does not show whether the node is behind or the chain makes no blocks (chain.Standing.Undated). When
 	// maxUndatedWait has passed since the job was accepted, the event counts as not found.
 	maxUndatedWait = time.Hour
+	// maxUnseenWait bounds the wait for an event that the node does not know (isUnseen): the node may lag behind the
+	// node of the job's sender. The pauses begin with minUnseenPause and grow, because each check of a false job costs
+	// a search.
+	maxUnseenWait  = time.Minute
+	minUnseenPause = 2 * time.Second
 )
 
 // Ledger is the part of *store.Store that the checks use.
@@ -99,10 +104,11 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	if err != nil {
 		return err
 	}
-	s, err := c.findEvent(ctx, client, hints, r)
-	r.Undecided = s.Event == nil
 	// The agent may know the event, or the other event with its key has a delivery of its own.
 	keepsEvent := claim.Called || claim.HasLostKey()
+	// A node that has read the event before does not lag behind the sender's node.
+	s, err := c.findEvent(ctx, client, hints, !claim.Bound && !keepsEvent, r)
+	r.Undecided = s.Event == nil
 	var failed *outcome.Failure
 	isFailed := errors.As(err, &failed)
 	switch {
@@ -179,7 +185,7 @@ func (c *Checker) Review(ctx context.Context, l ledger.Review) (next *job.Job, d
 		return nil, false
 	}
 	hints := append([]ledger.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
-	s, err := c.findEvent(ctx, client, hints, &Result{})
+	s, err := c.findEvent(ctx, client, hints, false, &Result{})
 	var failed *outcome.Failure
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
 	case err != nil:
@@ -223,13 +229,15 @@ func (c *Checker) listHints(ctx context.Context, claim *ledger.Claim) (list []le
 //
 // If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
 // failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
-func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hint,
+// With patient, findEvent does not refute a hint that arrived less than maxUnseenWait ago and whose event is unseen. It
+// waits for the event.
+func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hint, patient bool,
 	r *Result) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h ledger.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
 		open = hints
 	}
-	var waits, away, refused error
+	var waits, away, unseen, refused error
 	for _, h := range open {
 		s, err := client.Check(ctx, h.Job, c.Verify)
 		var invalid *job.Refusal
@@ -245,6 +253,9 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 			// The transaction may never be mined, so the nodes are asked less and less often.
 			pause := findConfirmationPause(max(s.Wait, time.Since(h.CreatedAt)/10))
 			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, pause, describeMissing(s)))
+		case patient && isUnseen(h.Job, s) && time.Since(h.CreatedAt) < maxUnseenWait:
+			unseen = cmp.Or(unseen, outcome.Pause(outcome.NotConfirmed,
+				max(minUnseenPause, time.Since(h.CreatedAt)), describeRefusal(h.Job, s)+": the node may lag behind"))
 		default:
 			r.Refuted = append(r.Refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
@@ -266,7 +277,13 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 			}
 		}
 	}
-	return chain.Standing{}, refused
+	return chain.Standing{}, cmp.Or(unseen, refused)
+}
+
+// isUnseen reports whether the job j names no block, and the node does not know its transaction, or a search up to the
+// node's newest block found nothing. s is the result of checking j.
+func isUnseen(j job.Job, s chain.Standing) bool {
+	return s.Unseen || j.BlockNumber == 0 && s.SearchedTo > 0
 }
 
 // findConfirmationPause returns how long a delivery waits before it checks its event again: the time until the chain is

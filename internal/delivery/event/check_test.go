@@ -96,6 +96,33 @@ func TestPendingWaitGrows(t *testing.T) {
 	}
 }
 
+// TestUnseenEventIsAwaited: the node may lag behind the node of the job's sender, so an event that it does not know
+// counts as not found only a minute after the job arrived. If the node knew the event before, it does not lag.
+func TestUnseenEventIsAwaited(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		waited        time.Duration
+		unseen, bound bool
+		want          outcome.Reason
+		pause         time.Duration
+	}{
+		"a new job":                       {0, true, false, outcome.NotConfirmed, 2 * time.Second},
+		"a job of 10 seconds ago":         {10 * time.Second, true, false, outcome.NotConfirmed, 10 * time.Second},
+		"a job of a minute ago":           {time.Minute, true, false, outcome.EventNotFound, 0},
+		"an event that a reorg removed":   {0, true, true, outcome.EventNotFound, 0},
+		"a transaction without the event": {0, false, false, outcome.EventNotFound, 0},
+	} {
+		checker := checkerOf(standingChain{Disagrees: "transactionHash", Unseen: c.unseen})
+		claim := &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Bound: c.bound, Job: job.Job{TransactionHash: common.Hash{1}}}
+		var r Result
+		err := checker.Check(t.Context(), claim, &r)
+		failure, ok := errors.AsType[*outcome.Failure](err)
+		if !ok || failure.Reason != c.want || failure.Pause.Round(time.Second) != c.pause || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
 type unindexedChain struct {
 	block   uint64 // the event's block
@@ -129,7 +156,7 @@ func TestUnindexedTransaction(t *testing.T) {
 		client := &unindexedChain{block: 100, newest: 5000}
 		hint := ledger.Hint{Source: ledger.Source{Trust: c.trust},
 			Job: job.Job{Kind: job.KindNewFeedback, TransactionHash: common.Hash{1}, BlockHash: common.Hash{2}, BlockNumber: c.at}}
-		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []ledger.Hint{hint}, &Result{})
+		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []ledger.Hint{hint}, true, &Result{})
 		if s.Found != c.found || (err == nil) != c.found {
 			t.Errorf("%s: found %t, %v", name, s.Found, err)
 		}
