@@ -99,6 +99,12 @@ func (s *server) keepTask(ctx context.Context, t *asynq.Task, err error) {
 	if mustBeKept(err) && retried < most {
 		return // asynq returns the task and counts no retry
 	}
+	if deadline, ok := ctx.Deadline(); ok && s.kinds[t.Type()] && time.Since(deadline) > 0 && !mustBeKept(err) {
+		s.expired.Do(func() {
+			s.log.Warn("asynq ended a job at its own deadline, so it stays in the queue and may never be accepted: "+
+				"enqueue jobs without asynq.Deadline and asynq.Timeout", "type", t.Type())
+		})
+	}
 	id, _ := asynq.GetTaskID(ctx)
 	lane, _ := asynq.GetQueueName(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), foreignTimeout)

@@ -90,6 +90,28 @@ func TestForeignTasksReturn(t *testing.T) {
 	}
 }
 
+// TestExpiredJobIsLogged: asynq runs no task past its own deadline, so a job with one is never accepted. It stays in its
+// queue, and the log says why.
+func TestExpiredJobIsLogged(t *testing.T) {
+	t.Parallel()
+	var log heraldtest.Log
+	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = q.Close() })
+	serve(t, q, handler{}, 1)
+	for _, id := range []string{"one", "two"} {
+		enqueueForeign(t, q, asynq.NewTask(kind, []byte("{}")), asynq.TaskID(id), asynq.Queue("default"),
+			asynq.Deadline(time.Now().Add(-time.Hour)))
+		heraldtest.Await(t, "the job waits in its queue", func() bool {
+			i, err := q.inspector.GetTaskInfo("default", id)
+			return err == nil && i.State == asynq.TaskStateRetry
+		})
+	}
+	if n := log.Count("asynq.Deadline"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, &log)
+	}
+}
+
 // TestForeignTypesInTheLogAreBounded: the log names a bounded number of types, each shortened.
 func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
@@ -82,6 +83,7 @@ type server struct {
 	rdb   Redis
 
 	foreign  *foreignTasks
+	expired  sync.Once                                            // the warning about jobs past their own deadline
 	enqueue  func(context.Context, Task, map[string]string) error // Queue.enqueueWith
 	announce func() error                                         // Queue.announceLanes
 	log      *slog.Logger
