@@ -62,7 +62,7 @@ type Pool struct {
 	timeout     time.Duration // deadline of a call whose context has no earlier one
 	closeWithin time.Duration // Config.CloseWithin
 	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
-	diskChecked atomic.Int64  // when checkDisk found room last, in Unix nanoseconds; 0: a statement found none since
+	diskChecked *atomic.Int64 // when checkDisk found room last, in Unix nanoseconds; 0: a statement found none since
 
 	leaders *leaders          // acquires the advisory locks of Lead and LeadLocks; shared with Config.Locks, if set
 	direct  *Pool             // connections to Config.LeaderURL; nil: LeaderURL is empty, or Config.Locks is set
@@ -117,7 +117,8 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	}
 	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
 	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
-	p := &Pool{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin}
+	p := &Pool{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin,
+		diskChecked: new(atomic.Int64)}
 	params := pc.ConnConfig.RuntimeParams
 	params["timezone"] = "UTC"
 	if params["application_name"] == "" {
