@@ -1,13 +1,17 @@
 package app
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -43,5 +47,29 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		heraldtest.Equal(t, "open breakers, with one of an unbound agent", (liveView{a, nil}).OpenBreakers(), 1)
 		a.closeParts()
 		a.unbound.Close()
+	}
+}
+
+// TestStrangersAddressesAreGuarded checks that each client of a worker that dials addresses from strangers does so
+// through the guard.
+func TestStrangersAddressesAreGuarded(t *testing.T) {
+	t.Parallel()
+	a := &assembly{log: slog.New(slog.DiscardHandler), cfg: load(t, "DATABASE_URL=postgres:///herald", "REDIS_URL=redis://127.0.0.1:1",
+		"HERALD_KEYSET="+heraldtest.Keyset(t))}
+	var err error
+	a.content, err = OpenContent(a.cfg, Options{Logger: a.log})
+	heraldtest.Must(t, err)
+	a.onClose(a.content.Close)
+	defer a.closeParts()
+	heraldtest.Must(t, a.openPool())
+	const inward = "https://127.0.0.1/mcp"
+	ctx := heraldtest.Within(t, 20*time.Second)
+	_, file := a.content.Fetcher.Fetch(ctx, inward, 1<<10)
+	_, call := a.pool.Call(ctx, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: inward}, mcpcall.Request{Tool: "x"})
+	_, authorization := a.content.OAuth.Resource(ctx, inward, oauth.Challenge{})
+	for client, err := range map[string]error{"files": file, "calls": call, "OAuth": authorization} {
+		if _, blocked := errors.AsType[*netguard.BlockedError](err); !blocked {
+			t.Errorf("%s: %v", client, err)
+		}
 	}
 }
