@@ -10,23 +10,33 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
 
-// guarded returns a worker whose requests for documents, files and endpoints all use one guard of the test's own.
+// guarded returns a worker whose requests for documents, files, endpoints and access tokens all use one guard of the
+// test's own.
 func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	t.Helper()
 	guard := must(netguard.New(cfg))
 	fetcher, resolve := w.in(t).newResolver(ipfs.Config{Guard: guard}, nil)
 	pool := newPool(t, mcpcall.Config{Guard: guard, Logger: w.logger()})
-	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool })
+	web := guard.Client(netguard.Limits{}, 0)
+	t.Cleanup(web.CloseIdleConnections)
+	z := must(auth.New(auth.Config{Ledger: w.store, Records: records.New(w.store), Keys: w.keys, Classify: classify.Error, Logger: w.logger(),
+		OAuth: must(oauth.New(oauth.Config{HTTP: web}))}))
+	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller, c.Authorizer = resolve, fetcher, pool, z })
 }
 
 // urlPositions are the places where an untrusted party may put a URL, with the step that uses it. URLs in other places
@@ -139,5 +149,28 @@ func TestIndirectInwardAddresses(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "the rebinding row gets past the first connection", rebound.Load(), true)
+
+	// An authorization server names a token endpoint, which would receive the client's secret.
+	t.Run("token endpoint", func(t *testing.T) {
+		w, base := w.in(t), "http://"+outside
+		answer := func(path string, status int, body any) {
+			mux.HandleFunc(path, func(rw http.ResponseWriter, _ *http.Request) {
+				rw.Header().Set("WWW-Authenticate", "Bearer")
+				rw.WriteHeader(status)
+				_, _ = rw.Write(asJSON(body))
+			})
+		}
+		answer("/protected", http.StatusUnauthorized, "no")
+		answer("/.well-known/oauth-protected-resource/protected", http.StatusOK,
+			map[string]any{"resource": base + "/protected", "authorization_servers": []string{base}})
+		answer("/.well-known/oauth-authorization-server", http.StatusOK,
+			map[string]any{"issuer": base, "token_endpoint": "http://" + inner.Addr.String() + "/token"})
+		id := w.register(at(base + "/protected"))
+		w.authorize(id, base+"/protected", base, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodBasic,
+			Secret: secret.New(canary), Resource: base + "/protected"})
+		d := w.accept(w.feedback(id))
+		worker(t).mustDeliver(d, 1, "held auth_required")
+		w.shows(d, outcome.Held, outcome.AuthRequired, 0, "127.0.0.1:")
+	})
 	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }
