@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -38,5 +39,19 @@ func TestAddressAsFetchWritesIt(t *testing.T) {
 		heraldtest.Must(t, err)
 		heraldtest.Must(t, res.Body.Close())
 		heraldtest.Equal(t, given, res.Header.Get("Target"), want)
+	}
+}
+
+// TestOtherOrigin checks that the client of an endpoint, which adds secret headers, sends nothing to another origin. The
+// transports never ask it to: they follow no redirect, and refuse an endpoint event that names another origin.
+func TestOtherOrigin(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Get("X-Api-Key") }))
+	defer other.Close()
+	client := HTTPConfig{URL: &url.URL{Scheme: "https", Host: "agent.example"}, Headers: http.Header{"X-Api-Key": {"secret"}}, Life: t.Context(),
+		Now: time.Now, MaxAnswerBytes: 1, Base: http.DefaultTransport, Guard: &netguard.Guard{}}.newClient()
+	if res, err := client.Post(other.URL, "text/plain", http.NoBody); !errors.Is(err, errOtherOrigin) || len(asked) > 0 {
+		t.Errorf("%v, %v, %d requests", res, err, len(asked))
 	}
 }
