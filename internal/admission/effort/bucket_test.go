@@ -2,7 +2,9 @@ package effort
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -51,8 +53,9 @@ func TestForeignCounts(t *testing.T) {
 	w := newWorld(t, rdb)
 	b := w.worker()
 	const version = "0123456789abcdef"
-	for i, text := range []string{"", "x", version, version + "x", version + `{"Mean":1,"Used":[-3,4,5,6,7],"At":1}`,
-		version + `{"Used":[9e300]}`, version + `{"Used":[3600000001]}`, version + `{"Mean":-1}`} {
+	for i, text := range []string{"", "x", version, version + "x", version + `{"Mean":1,"Used":[-3e9,4,5,6,7],"At":NOW}`,
+		version + `{"Used":[9e300],"At":NOW}`, version + `{"Used":[3600000001],"At":NOW}`, version + `{"Mean":-1,"At":NOW}`} {
+		text = strings.ReplaceAll(text, "NOW", fmt.Sprint(w.Now().UnixMicro())) // so that no part is refilled
 		heraldtest.Must(t, rdb.Set(context.Background(), agentKey(agent(i)), text, 0).Err())
 		w.begins(b, agent(i)).End()
 		w.left(b, agent(i), 60)

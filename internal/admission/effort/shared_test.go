@@ -2,6 +2,7 @@ package effort
 
 import (
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +41,28 @@ func TestMeanInRedis(t *testing.T) {
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the mean", k.mean, c.want)
 	}
+}
+
+// TestReportsAtOnce: no charge is lost if workers add to an agent's usage at the same time.
+func TestReportsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newShared(heraldtest.RedisClient(t, heraldtest.RealRedis(t)), newRules(60e6))
+	s.now = func() int64 { return 1e15 } // nothing is refilled
+	spent := [kindCount]float64{Calls: 1e6}
+	var workers sync.WaitGroup
+	for range 8 {
+		workers.Go(func() {
+			for range 20 {
+				if _, err := s.addSpent(t.Context(), agent(1), spent, known{used: spent}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	k, err := s.readSpent(t.Context(), agent(1))
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the usage", k.used, [kindCount]float64{Calls: 160e6})
 }
 
 // TestQuickAgentsAskNothing: an attempt at a known agent sends no request to Redis until the unreported effort reaches
