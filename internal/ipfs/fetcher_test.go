@@ -288,6 +288,10 @@ func TestWeb(t *testing.T) {
 		w.Header().Set("Retry-After", "30")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
+	mux.HandleFunc("/announced", func(w http.ResponseWriter, _ *http.Request) { // and not sent
+		w.Header().Set("Content-Length", "99999999")
+		w.WriteHeader(http.StatusOK)
+	})
 	mux.HandleFunc("/forbidden", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	redirect("/moved", "/ok")
 	redirect("/loop", "/loop")
@@ -299,7 +303,7 @@ func TestWeb(t *testing.T) {
 	for path, want := range map[string]struct{ kind, origin string }{
 		"/ok": {"ok", base}, "/gzip": {"ok", base}, "/moved": {"ok", base}, "/abroad": {"ok", ""}, "/there-and-back": {"ok", ""},
 		"/br": {"unavailable", ""}, "/busy": {"unavailable", ""}, "/forbidden": {"unavailable", ""}, "/loop": {"unavailable", ""},
-		"/missing": {"not found", ""},
+		"/missing": {"not found", ""}, "/announced": {"large", ""},
 	} {
 		doc, err := f.Fetch(t.Context(), base+path+"?token=secret", mib)
 		if kind(err) != want.kind || string(doc.Origin) != want.origin {
