@@ -183,6 +183,21 @@ func TestLaggardTakesNothingBack(t *testing.T) {
 	}
 }
 
+// TestHeadBelowAllAnchors: if the head stays below all remembered blocks, the follower reads again from its first block.
+func TestHeadBelowAllAnchors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		s.every = 1
+		from := s.head() - 5
+		f, got := newStubFollower(t, newStubReader(t, true, s), Config{From: from, Anchors: []Anchor{{Number: s.head() + 1000}}})
+		followFor(t, f, 2*lowHeadTimeout)
+		if f.next+3 < s.head() || uint64(len(got.events)) != f.next-from {
+			t.Errorf("read to %d of %d, with events in %d blocks from %d", f.next-1, s.head(), len(got.events), from)
+		}
+	})
+}
+
 // TestFollowSeesAReorgMeanwhile: a reorg happens after the follower verified the last block that it handed over, and
 // before it reads the next ones. The follower does not treat the new blocks as a continuation.
 func TestFollowSeesAReorgMeanwhile(t *testing.T) {
