@@ -127,6 +127,11 @@ func TestGuard(t *testing.T) {
 			if json.Unmarshal([]byte(body), &e) != nil || e.Error.Code == "" || e.Error.Message == "" {
 				t.Errorf("%s: no error of the API: %s", name, body)
 			}
+			code := map[int]string{401: "unauthorized", 403: "wrong_host", 404: "not_found"}[c.want]
+			if c.header["Origin"] != "" {
+				code = "wrong_origin"
+			}
+			heraldtest.Equal(t, name+": the code", e.Error.Code, code)
 		}
 	}
 }
