@@ -56,7 +56,7 @@ func (c *countedConn) Write(p []byte) (int, error) {
 // mostTime is shorter than a fetch that ends only by its Timeout or by the slow gateway's last byte.
 const mostTime = 20 * time.Second
 
-// measure fetches a document, and returns how long that took and how many bytes the process allocated meanwhile.
+// measure fetches a document, and returns how long that took and how many bytes the process allocated in that time.
 func measure(t *testing.T, f *ipfs.Fetcher, uri string, limit int64) (doc ipfs.Document, took time.Duration, allocated int64, err error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -84,7 +84,7 @@ func (q *request) events(format string, args ...any) {
 	fmt.Fprintf(q.w, format, args...)
 }
 
-// flush sends what was written so far.
+// flush sends the bytes that are written.
 func (q *request) flush() { _ = http.NewResponseController(q.w).Flush() }
 
 // hang does not answer.

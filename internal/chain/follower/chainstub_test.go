@@ -182,7 +182,7 @@ func (s *chainStub) answerBlock(tag string) any {
 		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": types.DeriveSha(receipts, trie.NewListHasher())}
 }
 
-// ledger keeps what a follower handed over, as the store does.
+// ledger stores the ranges that a follower hands over, as the store does.
 type ledger struct {
 	next     uint64          // the block after the last range
 	rewinds  int             // ranges that replaced blocks

@@ -142,7 +142,7 @@ func (r *Retention) Apply(ctx context.Context) error {
 	if _, err := r.OldData.EnsurePartitions(ctx, weeksAhead); err != nil {
 		return err
 	}
-	// Expire skips what other transactions have locked, so a batch that is not full need not be the last one.
+	// Expire skips rows that other transactions have locked. So the batch after one that is not full may have rows too.
 	expired, err := repeat(1, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)

@@ -165,8 +165,8 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 // Postgres plan each statement once per session, with index scans. Planning a statement each time would cost more than
 // running it. A plan without indexes, made for an empty table (a new week's attempts, an empty queue), would be very
 // slow a minute later. A bitmap scan does not mark the index entries of deleted rows as dead, so that every later scan
-// would read these rows of herald.work again. The ledger's statements lock rows and then read what others committed
-// before, so each needs a snapshot of its own (read committed), whatever the database's default is.
+// would read these rows of herald.work again. The ledger's statements lock rows, and then read rows that other
+// transactions have committed. So each statement needs its own snapshot (read committed).
 func sessionSettings(statement time.Duration) map[string]string {
 	return map[string]string{
 		"statement_timeout":                   fmt.Sprint(statement.Milliseconds()),
