@@ -249,6 +249,9 @@ func TestCheckFindsFaults(t *testing.T) {
 		"a required time": {"schemas", "agent.receiveFeedback: for an event without a file, tags, a position on the chain and a score from 0 to 100, the tool's input schema refuses timestamp", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"timestamp":{"type":"integer"}},"required":["timestamp"]}`
 		}},
+		"names in snake case": {"schemas", "agent.receiveFeedback: it allows no argument of Herald", func(r *receiver) {
+			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"delivery_id":{"type":"string"}},"additionalProperties":false}`
+		}},
 		"a bounded feedback index": {"schemas", "agent.receiveFeedback: the tool's input schema refuses feedbackIndex", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"feedbackIndex":{"type":"integer","maximum":1}}}`
 		}},

@@ -201,6 +201,9 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 		if i == 2 {
 			group = "size"
 		}
+		if i == 0 && fault == nil && len(fitted.Arguments) == 0 {
+			fault = errors.New("it allows no argument of Herald, so a call would contain none")
+		}
 		switch {
 		case found.Name == "":
 			return "", fault
