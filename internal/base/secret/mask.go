@@ -83,8 +83,8 @@ func (m *Masker) Replace(s string) string {
 type span struct{ from, to int }
 
 // find returns the ranges of s that contain secrets, in order and without overlaps. It decodes at most depth levels of
-// escapes. An agent chooses s and can choose secrets too (session ids). So find stores no more ranges than s contains,
-// and no offset for each byte.
+// escapes. An agent chooses s and can choose secrets too (session ids). So the memory of find is bounded: it merges
+// ranges early, and stores no offset for each byte.
 func (m *Masker) find(s string, depth int) []span {
 	found := m.findPlain(s)
 	if depth == 0 {
