@@ -120,7 +120,7 @@ func readClaims(rows pgx.Rows, add func(*ledger.Claim, error)) error {
 		&r.RowAgent.ID, &r.Epoch, &r.Enabled, &r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol,
 		&r.Succeeded, &r.Hints, &r.Bound, &r.Verified, &r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent,
 		&r.AheadOf, &r.MayCall, &r.Waited, &r.unfinished}, func() error {
-		add(r.claim())
+		add(r.toClaim())
 		return nil
 	})
 	return err
@@ -134,8 +134,8 @@ type claimRow struct {
 	unfinished       int // number of the latest earlier attempt without an outcome; 0: none
 }
 
-// claim returns the claim of the row.
-func (r *claimRow) claim() (*ledger.Claim, error) {
+// toClaim returns the claim of the row.
+func (r *claimRow) toClaim() (*ledger.Claim, error) {
 	c := r.Claim
 	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), policy.ParseStored(r.policy), policy.ParseStored(r.own)
 	c.Again = c.N > 1 || c.Waited

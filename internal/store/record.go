@@ -156,9 +156,9 @@ type recordRequest struct {
 	tookMs    *int32 // duration of the attempt; nil: it ends now
 }
 
-func (q recordRequest) agent() erc8004.Agent { return q.claim.Agent() }
-func (q recordRequest) id() uuid.UUID        { return q.claim.ID }
-func (q recordRequest) claimNo() int64       { return q.claim.No }
+func (q recordRequest) agentName() erc8004.Agent { return q.claim.Agent() }
+func (q recordRequest) id() uuid.UUID            { return q.claim.ID }
+func (q recordRequest) claimNo() int64           { return q.claim.No }
 
 // newRecordRequest returns a request to record the outcome of the claim's own attempt.
 func newRecordRequest(c *ledger.Claim, o ledger.Outcome) recordRequest {
@@ -183,12 +183,12 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coale
 	results := make([]coalescer.Result[ledger.Recorded], len(group))
 	callers := make(map[erc8004.Agent][]int, len(members))
 	b := &pgx.Batch{}
-	chains, registries, ids := SplitAgents(column(sorted, recordRequest.agent))
+	chains, registries, ids := SplitAgents(column(sorted, recordRequest.agentName))
 	b.Queue(statements.Text("lock_agents"), chains, registries, ids)
 	queueOutcomes(b, sorted, recordArgs(sorted, false), func(nr int, rec ledger.Recorded) {
 		i := members[nr-1]
 		results[i] = coalescer.Result[ledger.Recorded]{Answer: rec, Answered: true}
-		callers[group[i].agent()] = append(callers[group[i].agent()], i)
+		callers[group[i].agentName()] = append(callers[group[i].agentName()], i)
 	})
 	queueDispatch(b, sorted, func(t ledger.Task, a erc8004.Agent) error {
 		next := callers[a]
@@ -244,7 +244,7 @@ func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add 
 // queueDispatch queues dispatch.sql for the agents of the claims whose outcomes the same batch records. It calls add
 // for each dispatched task.
 func queueDispatch(b *pgx.Batch, group []recordRequest, add func(ledger.Task, erc8004.Agent) error) {
-	chains, registries, agents := SplitAgents(column(group, recordRequest.agent))
+	chains, registries, agents := SplitAgents(column(group, recordRequest.agentName))
 	args := dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
 		column(group, recordRequest.claimNo))
 	queueNamed(b, statements.Named("dispatch"), args).Query(func(rows pgx.Rows) error {
@@ -264,7 +264,7 @@ type written struct {
 // locks the agent must precede them.
 func queueRecord(b *pgx.Batch, q recordRequest) *written {
 	w := &written{}
-	c, o, a := q.claim, q.outcome, q.agent()
+	c, o, a := q.claim, q.outcome, q.agentName()
 	group := []recordRequest{q}
 	args := recordArgs(group, true)
 	b.Queue(statements.Text("lock_delivery"), c.ID)

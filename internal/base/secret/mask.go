@@ -64,7 +64,7 @@ func (m *Masker) Replace(s string) string {
 	if m == nil {
 		return s
 	}
-	spans := m.find(s, maxEscapes)
+	spans := m.findSecrets(s, maxEscapes)
 	if len(spans) == 0 {
 		return s
 	}
@@ -82,17 +82,17 @@ func (m *Masker) Replace(s string) string {
 // span is a range of bytes in a text.
 type span struct{ from, to int }
 
-// find returns the ranges of s that contain secrets, in order and without overlaps. It decodes at most depth levels of
-// escapes. An agent chooses s and can choose secrets too (session ids). So the memory of find is bounded: it merges
-// ranges early, and stores no offset for each byte.
-func (m *Masker) find(s string, depth int) []span {
+// findSecrets returns the ranges of s that contain secrets, in order and without overlaps. It decodes at most depth
+// levels of escapes. An agent chooses s and can choose secrets too (session ids). So the memory of findSecrets is
+// bounded: it merges ranges early, and stores no offset for each byte.
+func (m *Masker) findSecrets(s string, depth int) []span {
 	found := m.findPlain(s)
 	if depth == 0 {
 		return found
 	}
 	for _, e := range escapes {
 		if read := e.unescape(s); read != s {
-			inner := m.find(read, depth-1)
+			inner := m.findSecrets(read, depth-1)
 			e.mapSpans(s, inner)
 			found = mergeSpans(found, inner)
 		}

@@ -149,7 +149,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 		r.Endpoint = describeEndpoint(t)
 		err = checkAddress(content.Guard, t.URL)
 	}
-	r.conclude(g, t, err)
+	r.setVerdict(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
 	}
@@ -206,8 +206,8 @@ func (r Resolution) End(check bool) error {
 	return r.Outlook.End(check)
 }
 
-// conclude sets the verdict from the target and the error of the resolution.
-func (r *Resolution) conclude(g erc8004.Agent, t resolver.Target, err error) {
+// setVerdict sets the verdict from the target and the error of the resolution.
+func (r *Resolution) setVerdict(g erc8004.Agent, t resolver.Target, err error) {
 	if err == nil {
 		r.Resolved = true
 		r.Verdict = fmt.Sprintf("a delivery calls %s over %s, %s; %s", r.Endpoint.Address, r.Endpoint.Transport,

@@ -27,29 +27,29 @@ func (s *Store) Accept(_ context.Context, in []ledger.Intake) ([]ledger.Acceptan
 		return nil, nil, fmt.Errorf("model: at most %d jobs at once", ledger.MaxAccept)
 	}
 	defer s.lock()()
-	out, tasks := s.accept(in, false)
+	out, tasks := s.acceptIntakes(in, false)
 	return out, tasks, nil
 }
 
 // accept inserts deliveries for the jobs with new keys, and answers the other jobs. read reports whether the jobs were
 // read from the chain.
-func (s *Store) accept(in []ledger.Intake, read bool) (out []ledger.Acceptance, tasks []ledger.Task) {
+func (s *Store) acceptIntakes(in []ledger.Intake, read bool) (out []ledger.Acceptance, tasks []ledger.Task) {
 	out = make([]ledger.Acceptance, len(in))
 	var fresh []*row
 	for i, it := range in {
 		key := cmp.Or(it.Key, it.Job.Key())
 		if it.Refused == "" {
-			s.agent(ledger.AgentOf(it.Job))
+			s.ensureAgent(ledger.AgentOf(it.Job))
 		}
 		if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
-			s.agent(ledger.AgentOf(it.Job)).epoch++
+			s.ensureAgent(ledger.AgentOf(it.Job)).epoch++
 			out[i].Verdict = ledger.Refreshed
 		} else if s.findKey(key) == nil && !slices.ContainsFunc(fresh, func(r *row) bool { return r.Key == key }) {
 			fresh = append(fresh, s.newRow(it, key, job.IDOf(key), read))
 			out[i] = ledger.Acceptance{Verdict: ledger.Accepted, ID: job.IDOf(key), Key: key}
 		}
 	}
-	tasks = s.insert(fresh)
+	tasks = s.insertRows(fresh)
 	for i, it := range in {
 		switch r := s.findKey(cmp.Or(it.Key, it.Job.Key())); out[i].Verdict {
 		case ledger.Accepted:
@@ -66,7 +66,7 @@ func (s *Store) accept(in []ledger.Intake, read bool) (out []ledger.Acceptance, 
 			agents = append(agents, ledger.AgentOf(it.Job))
 		}
 	}
-	return out, append(tasks, s.dispatch(agents)...)
+	return out, append(tasks, s.dispatchAgents(agents)...)
 }
 
 func (s *Store) newRow(it ledger.Intake, key string, id uuid.UUID, read bool) *row {
@@ -76,13 +76,13 @@ func (s *Store) newRow(it ledger.Intake, key string, id uuid.UUID, read bool) *r
 		parent: it.Traceparent, created: now,
 		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
 			Verified: slices.Contains(s.verified, a.ChainID)}}
-	if r.queue(now); it.Refused != "" {
+	if r.setQueued(now); it.Refused != "" {
 		r.setStatus(outcome.Rejected, outcome.InvalidJob, now)
 		r.Error, r.received, r.refused = it.Refused, it.Received, true
 		return r
 	}
 	r.Ordered = r.isResponse() || s.keepsOrder(a)
-	if it.Filtered != "" && len(s.agent(a).policy.Filters) == 0 {
+	if it.Filtered != "" && len(s.ensureAgent(a).policy.Filters) == 0 {
 		r.setStatus(outcome.Skipped, outcome.Filtered, now)
 		r.Error = it.Filtered
 		return r
@@ -91,9 +91,9 @@ func (s *Store) newRow(it ledger.Intake, key string, id uuid.UUID, read bool) *r
 	return r
 }
 
-// insert stores new deliveries. Those that must wait for another delivery wait outside the backlog (setAside). It
+// insertRows stores new deliveries. Those that must wait for another delivery wait outside the backlog (setAside). It
 // dispatches the others, as far as the agent's limit allows, if no older delivery is in the agent's backlog.
-func (s *Store) insert(fresh []*row) (tasks []ledger.Task) {
+func (s *Store) insertRows(fresh []*row) (tasks []ledger.Task) {
 	now := s.now()
 	behind, responses := map[*row]bool{}, map[erc8004.Agent]int{}
 	for _, r := range fresh {
@@ -164,7 +164,7 @@ func (s *Store) answerKnown(r *row, it ledger.Intake) ledger.Acceptance {
 	case it.Refused != "", r.refused && !isReopened:
 		return out
 	case r.refused, isReopened && !s.isVerified(r):
-		return s.reopen(r, it, false)
+		return s.reopenRow(r, it, false)
 	case !s.isVerified(r):
 		if field, differs := it.Job.Conflict(r.job); differs {
 			out.Verdict, out.Field, out.Stored = ledger.Conflict, field, r.job.ContentValue(field)
@@ -186,7 +186,7 @@ func (s *Store) answerKnown(r *row, it ledger.Intake) ledger.Acceptance {
 	case r.mayReopen() && !r.mayHaveBeenCalled():
 		wasNotFound := r.Reason == outcome.EventNotFound
 		if added := s.addHint(r, it); added || !wasNotFound {
-			return s.reopen(r, it, false)
+			return s.reopenRow(r, it, false)
 		}
 	case r.Status.Final() || r.mayHaveBeenCalled(): // the hint makes a worker read the event again
 		switch {
@@ -235,7 +235,7 @@ func (s *Store) addHint(r *row, it ledger.Intake) (added bool) {
 	}
 	r.hints = after
 	if r.waitsForChain() {
-		r.queue(s.now())
+		r.setQueued(s.now())
 		r.Error = ""
 	}
 	return true
@@ -270,18 +270,18 @@ func (r *row) waitsForChain() bool {
 func (s *Store) setJob(r *row, j job.Job, sealed []byte, source ledger.Source) {
 	r.job, r.sealed, r.source, r.agent = j, sealed, source, ledger.AgentOf(j)
 	r.IdentityRegistry, r.AgentID = r.agent.Registry, r.agent.ID
-	s.agent(r.agent)
+	s.ensureAgent(r.agent)
 }
 
-// reopen queues an ended delivery again with another job: its event is back, or may be at the position that the job
+// reopenRow queues an ended delivery again with another job: its event is back, or may be at the position that the job
 // names.
-func (s *Store) reopen(r *row, it ledger.Intake, read bool) ledger.Acceptance {
+func (s *Store) reopenRow(r *row, it ledger.Intake, read bool) ledger.Acceptance {
 	now := s.now()
 	s.setJob(r, it.Job, it.SealedHeaders, it.Source)
 	r.Bound, r.refused, r.Error = read, false, ""
 	r.Hints++
 	r.renew(now)
-	r.queue(now)
+	r.setQueued(now)
 	r.startDelay(now)
 	s.reviveRevocation(r)
 	return ledger.Acceptance{Verdict: ledger.Accepted, ID: r.id, Key: r.Key, Status: outcome.Queued}
@@ -296,7 +296,7 @@ func (s *Store) reviveRevocation(feedback *row) {
 	}
 	j.Kind = job.KindFeedbackRevoked
 	if r := s.findKey(j.Key()); r != nil && r.Status == outcome.Skipped && r.Reason == outcome.NeverDelivered {
-		r.queue(s.now())
+		r.setQueued(s.now())
 		r.Error, r.BudgetBase, r.AcceptedAt = "", r.Attempts, s.now()
 	}
 }

@@ -26,8 +26,8 @@ type agent struct {
 // neverRaised represents raised_epoch IS NULL.
 const neverRaised = -1
 
-// agent returns the agent, and inserts it if it is unknown.
-func (s *Store) agent(a erc8004.Agent) *agent {
+// ensureAgent returns the agent, and inserts it if it is unknown.
+func (s *Store) ensureAgent(a erc8004.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
 		g = &agent{raised: neverRaised,
@@ -44,7 +44,7 @@ func (s *Store) observeOutcome(a erc8004.Agent, c *ledger.Claim, o ledger.Outcom
 	if o.EndpointOfJob {
 		return
 	}
-	g, now := s.agent(a), s.now()
+	g, now := s.ensureAgent(a), s.now()
 	k := &g.known
 	switch {
 	case g.disabled || o.Reason == outcome.AgentDisabled:
@@ -94,14 +94,14 @@ func (s *Store) AgentRow(_ context.Context, a erc8004.Agent) (records.AgentRow, 
 // SetPolicy merges p into the agent's policy; empty fields change nothing.
 func (s *Store) SetPolicy(_ context.Context, a erc8004.Agent, p policy.Policy) error {
 	defer s.lock()()
-	s.agent(a).policy = s.agent(a).policy.Override(p)
+	s.ensureAgent(a).policy = s.ensureAgent(a).policy.Override(p)
 	return nil
 }
 
 // ReplacePolicy stores a policy of the agent.
 func (s *Store) ReplacePolicy(_ context.Context, a erc8004.Agent, level policy.Level, p policy.Policy) error {
 	defer s.lock()()
-	if g := s.agent(a); level == policy.Own {
+	if g := s.ensureAgent(a); level == policy.Own {
 		g.own = p
 	} else {
 		g.policy = p
@@ -113,7 +113,7 @@ func (s *Store) ReplacePolicy(_ context.Context, a erc8004.Agent, level policy.L
 func (s *Store) EnableAgent(_ context.Context, a erc8004.Agent,
 	enabled bool) (released int, tasks []ledger.Task, err error) {
 	defer s.lock()()
-	g := s.agent(a)
+	g := s.ensureAgent(a)
 	if g.disabled = !enabled; !enabled {
 		g.known.State = records.StateDisabled
 		return 0, nil, nil
@@ -129,7 +129,7 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
-		if r.Status == outcome.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
+		if r.Status == outcome.Held && r.Reason == outcome.AgentDisabled && !s.ensureAgent(r.agent).disabled &&
 			(except == nil || !except(r.agent)) {
 			n, more := s.releaseAgent(r.agent)
 			released, tasks = released+n, append(tasks, more...)
@@ -140,11 +140,11 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 
 // releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
 func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []ledger.Task) {
-	if g := s.agent(a); g.known.State == records.StateDisabled {
+	if g := s.ensureAgent(a); g.known.State == records.StateDisabled {
 		g.known.State, g.known.FailingSince = records.StatePending, nil
 	}
 	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == outcome.AgentDisabled })
-	return len(ended), append(s.dispatch([]erc8004.Agent{a}), ended...)
+	return len(ended), append(s.dispatchAgents([]erc8004.Agent{a}), ended...)
 }
 
 // releaseMended releases the agent's deliveries that are held for the same reason as the delivery of o, if the cause no
@@ -152,7 +152,7 @@ func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []ledger.Task
 // longer exists if the epoch was raised after the claim c: storing a credential raises it. Enabling the agent or
 // storing the credential did not release o's delivery r, because it was not held yet. A lost claim releases nothing.
 func (s *Store) releaseMended(r *row, c *ledger.Claim, o ledger.Outcome) []ledger.Task {
-	g := s.agent(r.agent)
+	g := s.ensureAgent(r.agent)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled
 	renewed := o.Reason == outcome.AuthRequired && g.epoch > c.Epoch
 	if o.Status != outcome.Held || r.Status != outcome.Held || r.claimNo != c.No || !enabled && !renewed {

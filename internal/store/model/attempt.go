@@ -29,7 +29,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		case r.NextAttemptAt.After(now.Add(clockTolerance)):
 			return nil, &ledger.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
 		case isFull || !s.decideDispatch(r, now).IsZero():
-			r.queue(now)
+			r.setQueued(now)
 			return nil, nil
 		}
 		r.Turn = r.takesTurn()
@@ -39,7 +39,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 
 // startAttempt counts the attempt and stores it before the call, so that a process that dies leaves a trace.
 func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *ledger.Claim {
-	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.agent(r.agent)
+	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.ensureAgent(r.agent)
 	r.Status, r.Reason, r.NextAttemptAt, r.updated = outcome.Running, "", time.Time{}, now
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
@@ -181,7 +181,7 @@ func (s *Store) recordAttempt(c *ledger.Claim, number int, started time.Time,
 
 // applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
 // without a call is undone, unless its claim is lost. applyOutcome reports whether the delivery was queued again at
-// once (recheck) and so has not ended.
+// once (recheckRow) and so has not ended.
 func (s *Store) applyOutcome(r *row, c *ledger.Claim, o ledger.Outcome, number int,
 	started time.Time) (rechecked bool) {
 	now := s.now()
@@ -206,24 +206,24 @@ func (s *Store) applyOutcome(r *row, c *ledger.Claim, o ledger.Outcome, number i
 	if valid && o.Free && !o.Called {
 		r.undoAttempt(number, started)
 	}
-	rechecked = valid && s.recheck(r, c, o)
+	rechecked = valid && s.recheckRow(r, c, o)
 	s.releaseNext(now, r)
 	s.observeOutcome(r.agent, c, o)
 	return rechecked
 }
 
-// recheck returns the delivery to the backlog at once in three cases: a hint arrived after the claim, Bind changed the
-// delivery's agent or ordering key, or the delivery did not get the turn. A delivery with the outcome behind_earlier
-// keeps its budget of attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is
-// computed again (startDelay).
-func (s *Store) recheck(r *row, c *ledger.Claim, o ledger.Outcome) bool {
+// recheckRow returns the delivery to the backlog at once in three cases: a hint arrived after the claim, Bind changed
+// the delivery's agent or ordering key, or the delivery did not get the turn. A delivery with the outcome
+// behind_earlier keeps its budget of attempts and its DelaysUntil. Any other delivery gets a new budget, and its
+// DelaysUntil is computed again (startDelay).
+func (s *Store) recheckRow(r *row, c *ledger.Claim, o ledger.Outcome) bool {
 	notFound := r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound
 	behind := r.Status == outcome.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
 	if !asked || !notFound && !behind && !r.waitsForChain() {
 		return false
 	}
-	r.queue(s.now())
+	r.setQueued(s.now())
 	if r.Error = ""; !behind {
 		r.BudgetBase = r.Attempts
 		r.startDelay(s.now())
@@ -254,11 +254,12 @@ func (r *row) undoAttempt(number int, started time.Time) {
 // key to a new delivery of that event.
 func (s *Store) endGone(r *row, g ledger.Gone) {
 	if r.job.Kind == job.KindNewFeedback && r.mayHaveBeenCalled() {
-		s.accept([]ledger.Intake{{Job: r.job.Retraction(r.id), Source: ledger.Source{Name: ledger.SourceChain}}}, true)
+		retraction := ledger.Intake{Job: r.job.Retraction(r.id), Source: ledger.Source{Name: ledger.SourceChain}}
+		s.acceptIntakes([]ledger.Intake{retraction}, true)
 	}
 	if key := r.job.Key(); g.Next != nil && r.Key == key {
 		r.Key += "~" + r.id.String()
-		s.insert([]*row{s.newRow(ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}}, key,
+		s.insertRows([]*row{s.newRow(ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}}, key,
 			job.IDOf(r.Key), true)})
 	}
 }

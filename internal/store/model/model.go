@@ -157,8 +157,8 @@ func (r *row) setStatus(status outcome.Status, why outcome.Reason, now time.Time
 	}
 }
 
-// queue puts the delivery into its agent's backlog.
-func (r *row) queue(now time.Time) { r.setStatus(outcome.Queued, "", now) }
+// setQueued puts the delivery into its agent's backlog.
+func (r *row) setQueued(now time.Time) { r.setStatus(outcome.Queued, "", now) }
 
 // renew begins a new budget of attempts, and a new period after which Expire ends the delivery.
 func (r *row) renew(now time.Time) { r.BudgetBase, r.FetchFailures, r.AcceptedAt = r.Attempts, 0, now }
@@ -193,15 +193,15 @@ func (r *row) toDelivery() ledger.Delivery {
 
 // Delivery reads a delivery with its attempts.
 func (s *Store) Delivery(_ context.Context, id uuid.UUID) (ledger.Delivery, error) {
-	return s.read(func(r *row) bool { return r.id == id })
+	return s.readDelivery(func(r *row) bool { return r.id == id })
 }
 
 // DeliveryByKey reads the delivery that has the key.
 func (s *Store) DeliveryByKey(_ context.Context, key string) (ledger.Delivery, error) {
-	return s.read(func(r *row) bool { return r.Key == key })
+	return s.readDelivery(func(r *row) bool { return r.Key == key })
 }
 
-func (s *Store) read(matches func(*row) bool) (ledger.Delivery, error) {
+func (s *Store) readDelivery(matches func(*row) bool) (ledger.Delivery, error) {
 	defer s.lock()()
 	if r := s.find(matches); r != nil {
 		return r.toDelivery(), nil

@@ -40,7 +40,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 		r.claimNo = s.drawClaim()
 		r.Error = "the worker of attempt " + strconv.Itoa(r.Attempts) + " ended before it could record what happened"
 		if lost = append(lost, r); r.Attempts-r.BudgetBase < attempts {
-			r.queue(now)
+			r.setQueued(now)
 		} else {
 			r.setStatus(outcome.Dead, outcome.Unknown, now)
 			dead++
@@ -74,23 +74,23 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []ledger.Task, more boo
 	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
 		isDue := r.Status == outcome.Waiting && r.HandedAt.IsZero() && !r.NextAttemptAt.After(now)
 		if isDue {
-			r.queue(now)
+			r.setQueued(now)
 		}
 		return isDue
 	})
-	return s.dispatch(agents), len(agents) == limit, nil
+	return s.dispatchAgents(agents), len(agents) == limit, nil
 }
 
 // IgnoreOrder dispatches deliveries that wait for another one (behind_earlier) although their agent's order is switched
 // off. They wait for no other delivery from now on.
 func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]ledger.Task, error) {
 	defer s.lock()()
-	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
+	return s.dispatchAgents(s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != outcome.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() ||
 			s.keepsOrder(r.agent) {
 			return false
 		}
-		r.queue(now)
+		r.setQueued(now)
 		r.Error, r.Ordered, r.DelaysUntil = "", false, time.Time{}
 		return true
 	})), nil
@@ -106,7 +106,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]ledger.Task, error) {
 			agents = append(agents, r.agent)
 		}
 	}
-	return s.dispatch(agents), nil
+	return s.dispatchAgents(agents), nil
 }
 
 // Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, sorted by delivery id.
@@ -184,7 +184,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 			r.Replays++
 			r.Ordered, r.DelaysUntil = false, time.Time{}
 		}
-		r.queue(now)
+		r.setQueued(now)
 		r.Error = ""
 		return ""
 	})
@@ -226,7 +226,7 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 			left[id] = ledger.NoSuchDelivery
 			continue
 		}
-		s.agent(r.agent)
+		s.ensureAgent(r.agent)
 		if agents, rows = append(agents, r.agent), append(rows, r); change(r) != "" {
 			left[id] = "it did not change"
 			continue
@@ -239,7 +239,7 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 		for _, r := range rows {
 			s.reviveRevocation(r)
 		}
-		tasks = append(s.dispatch(agents), tasks...)
+		tasks = append(s.dispatchAgents(agents), tasks...)
 	}
 	return moved, left, tasks, nil
 }
@@ -262,7 +262,7 @@ func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []ledger.
 			return false
 		}
 		ended = append(ended, r.toEnded())
-		if r.queue(now); !r.Called {
+		if r.setQueued(now); !r.Called {
 			r.startDelay(now)
 		}
 		return true

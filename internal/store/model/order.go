@@ -180,9 +180,9 @@ func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	}
 }
 
-// dispatch dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery that is
-// set aside makes room for another one, so a further round is needed.
-func (s *Store) dispatch(agents []erc8004.Agent) (tasks []ledger.Task) {
+// dispatchAgents dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery
+// that is set aside makes room for another one, so a further round is needed.
+func (s *Store) dispatchAgents(agents []erc8004.Agent) (tasks []ledger.Task) {
 	for again, round := true, 0; again && round < maxRounds; round++ {
 		again = false
 		for i, a := range agents {
@@ -305,14 +305,14 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		}
 	}
 	for _, o := range released {
-		o.queue(now)
+		o.setQueued(now)
 		o.Error = ""
 	}
 }
 
 // keepsOrder reports whether the agent's deliveries of one ordering key are called in order.
 func (s *Store) keepsOrder(a erc8004.Agent) bool {
-	order := s.agent(a).policy.Order
+	order := s.ensureAgent(a).policy.Order
 	if order == "" && s.order != nil {
 		order = s.order()
 	}
