@@ -27,19 +27,11 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	raw, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
+	if err == nil && len(raw) > MaxFileBytes {
+		err = fmt.Errorf("%s is longer than %d bytes", path, MaxFileBytes)
 	}
-	// The size is only a hint: the size of a device is 0, and a file may grow.
-	raw := bytes.NewBuffer(make([]byte, 0, min(info.Size(), MaxFileBytes)+bytes.MinRead))
-	if _, err = raw.ReadFrom(io.LimitReader(f, MaxFileBytes+1)); err != nil {
-		return nil, err
-	}
-	if raw.Len() > MaxFileBytes {
-		return nil, fmt.Errorf("%s is longer than %d bytes", path, MaxFileBytes)
-	}
-	return raw.Bytes(), nil
+	return raw, err
 }
 
 // Load reads and parses the operator's default policy. The names of files of clients are relative to its folder. read
