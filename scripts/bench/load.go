@@ -48,6 +48,11 @@ type load struct {
 // isUsual reports whether the run differs from the others of its queue only in its numbers.
 func (l load) isUsual() bool { return !l.watched && !l.unsorted && !l.lifted }
 
+// isCompared reports whether the run is one of those at the targets' numbers, of which one condition is changed.
+func (l load) isCompared() bool {
+	return l.queue == realRedis && l.inflight == targetInflight && l.agents == targetAgents
+}
+
 // processes returns the number of worker processes.
 func (l load) processes() int { return max(1, l.workers) }
 

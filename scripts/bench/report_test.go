@@ -139,3 +139,12 @@ func TestReadCPU(t *testing.T) {
 		t.Error("no core was ever idle")
 	}
 }
+
+// TestPickMedian checks that one slow and one fast run decide nothing, and that no repeated call is forgotten.
+func TestPickMedian(t *testing.T) {
+	t.Parallel()
+	got := pickMedian([]loadResult{{rate: 2409, repeats: 1}, {rate: 1982}, {rate: 2067, repeats: 2}})
+	if got.rate != 2067 || got.repeats != 3 {
+		t.Errorf("rate %v, %d repeated", got.rate, got.repeats)
+	}
+}
