@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -133,6 +134,17 @@ func TestGuard(t *testing.T) {
 			}
 			heraldtest.Equal(t, name+": the code", e.Error.Code, code)
 		}
+	}
+}
+
+// TestHeaderBound checks that a request may have the headers of a browser, but not so many that a flood without a token
+// fills the memory.
+func TestHeaderBound(t *testing.T) {
+	t.Parallel()
+	s := start(t, "127.0.0.1:0", "")
+	for size, want := range map[int]int{14 << 10: http.StatusOK, 24 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		res, _ := ask(t, s, http.MethodGet, "/healthz", map[string]string{"Cookie": strings.Repeat("c", size)})
+		heraldtest.Equal(t, fmt.Sprintf("a header of %d bytes", size), res.StatusCode, want)
 	}
 }
 
