@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,10 +86,15 @@ func (a *API) Routes() []server.Route {
 }
 
 func (a *API) handler(op operation) func(http.ResponseWriter, *http.Request, server.Visitor) {
-	if op.stream != nil {
-		return op.stream
-	}
 	return func(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+		if err := checkQuery(op, r.URL.RawQuery); err != nil {
+			a.answerError(w, r, err)
+			return
+		}
+		if op.stream != nil {
+			op.stream(w, r, v)
+			return
+		}
 		answer, err := op.answer(&request{Request: r, w: w, visitor: v})
 		if err != nil {
 			a.answerError(w, r, err)
@@ -95,6 +102,28 @@ func (a *API) handler(op operation) func(http.ResponseWriter, *http.Request, ser
 		}
 		server.WriteJSON(w, http.StatusOK, answer)
 	}
+}
+
+// checkQuery refuses parameters that the operation does not have: without a misspelled filter, a list has every row.
+// Submitted jobs and direct calls have no filters, so their queries have no effect.
+func checkQuery(op operation, raw string) error {
+	if op.stream != nil && len(op.query) == 0 {
+		return nil
+	}
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "invalid_request", "", "the query cannot be read: %v", err)
+	}
+	for name, values := range query {
+		i := slices.IndexFunc(op.query, func(p parameter) bool { return p.name == name })
+		switch {
+		case i < 0:
+			return refuse(http.StatusBadRequest, "invalid_request", name, "there is no parameter %.40q here", name)
+		case len(values) > 1 && !op.query[i].repeated:
+			return refuse(http.StatusBadRequest, "invalid_request", name, "%s may not be repeated", name)
+		}
+	}
+	return nil
 }
 
 func (a *API) serveDocument(w http.ResponseWriter, _ *http.Request, _ server.Visitor) {

@@ -429,7 +429,8 @@ func TestDeliveries(t *testing.T) {
 	}
 	for query, field := range map[string]string{"agent=x": "agent", "status=x": "status", "reason=x": "reason", "kind=x": "kind", "since=x": "since",
 		"limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "cursor=x": "cursor", "client=0x12": "client", "transaction=12": "transaction",
-		"reorged=1": "reorged", "since=1h&until=2h": "since", "endedSince=1h&status=held": "endedSince"} {
+		"reorged=1": "reorged", "since=1h&until=2h": "since", "endedSince=1h&status=held": "endedSince",
+		"ended_since=1h": "ended_since", "agent=8453:1&agent=8453:2": "agent", "agent=8453:1;status=dead": ""} {
 		if e := call[api.ErrorAnswer](w, 400, "GET", "/v1/deliveries?"+query, ""); e.Error.Field != field || strings.Contains(e.Error.Message, "--") {
 			t.Errorf("%s: %+v", query, e)
 		}
