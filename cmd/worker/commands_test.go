@@ -205,7 +205,7 @@ func TestResolveALocalFile(t *testing.T) {
 		heraldtest.Contains(t, strings.Join(c.args, " "), words(out+errs), c.says)
 	}
 
-	// What a chain names is never read from this machine.
+	// A URI from a chain never reads a file of this machine.
 	for _, uri := range []string{"file://" + registration, registration} {
 		out, _ := p.resolve(1, nil, "--check", "31337:"+p.register(uri).String())
 		heraldtest.Contains(t, uri, out, "a delivery is skipped (no_document)")

@@ -190,7 +190,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 	}
 }
 
-// A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.
+// A fault in a command (here: of the test, which gives it no stdin) is reported like other failures, and first on the screen.
 func TestPanicIsASentence(t *testing.T) {
 	t.Parallel()
 	var out, said bytes.Buffer

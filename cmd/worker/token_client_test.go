@@ -233,7 +233,7 @@ func TestTokenSetClientMisuse(t *testing.T) {
 	}
 }
 
-// TestTokenSetOfSilentAgent: an agent that cannot be asked what it calls itself keeps nobody from asking its authorization server.
+// TestTokenSetOfSilentAgent: the command asks the authorization server even if it cannot ask the agent for its resource.
 func TestTokenSetOfSilentAgent(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -59,7 +59,7 @@ func wantHeld(t testing.TB, err error, says string) {
 	}
 }
 
-// TestTokensKeepTheirPath: a token goes to the origin and path it was stored for and below, whatever is registered.
+// TestTokensKeepTheirPath: a token is sent to the origin and path that it was stored for, and below, even if the registration changes.
 func TestTokensKeepTheirPath(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
@@ -98,7 +98,7 @@ func TestTokensKeepTheirPath(t *testing.T) {
 }
 
 // TestJobsNameNoPathOfAToken: an endpoint that a job names gets a token only if the token was stored for exactly that URL.
-// What is refused there says nothing about the registered endpoint.
+// A refusal there does not concern the registered endpoint.
 func TestJobsNameNoPathOfAToken(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
@@ -241,7 +241,7 @@ func TestOpenToken(t *testing.T) {
 		wantHeld(t, err, tt.says)
 	}
 
-	// Without a client for authorization servers no access token can be had.
+	// Without a client for authorization servers, there is no access token.
 	w := newRenewing(t, clientOf(""))
 	w.token.Path = "/mcp"
 	ledger := &countingTokens{tokens: []records.Token{w.token}}

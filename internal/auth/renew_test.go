@@ -404,7 +404,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	if text := w.tickUntil(t, got); text != "Bearer access-1<nil>" || w.countRequests() != 1 {
 		t.Errorf("%s after %d requests", text, w.countRequests())
 	}
-	// While there is a good one, nobody waits.
+	// While there is a good one, no caller waits.
 	w.Advance(50 * time.Minute)
 	must(w.LeaseRenewal(t.Context(), w.token, w.access.Ciphertext, time.Minute))
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)

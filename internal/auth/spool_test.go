@@ -97,7 +97,7 @@ func TestSpooledRenewal(t *testing.T) {
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-4", 4)
 	w.asksWith(t, "refresh-3")
 
-	// The one who has it is alive, and gives it to the store himself.
+	// The process that has it is alive, and stores it itself.
 	w.Advance(time.Hour)
 	w.err = errors.New("Postgres is away")
 	alive := w.newSpoolingWorker(redis)

@@ -36,7 +36,7 @@ func (w *world) unfound(a *agent, id uuid.UUID, says string) {
 	heraldtest.Equal(w.t, "calls", len(a.received()), 0)
 }
 
-// TestForgedContent: the agent gets what the log says, whatever a job without a transaction says. A key that no event has
+// TestForgedContent: the agent gets the log's content, even if a job without a transaction has another. A key that no event has
 // is not found.
 func TestForgedContent(t *testing.T) {
 	t.Parallel()

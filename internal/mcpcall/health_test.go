@@ -29,7 +29,7 @@ func patient(now *heraldtest.Clock) func(*Config) {
 	}
 }
 
-// limitChecks bounds the checks that begin from now on, and handshakes. Whatever cannot answer may be given up soon.
+// limitChecks bounds the checks that begin from now on, and handshakes. A server that cannot answer may be given up soon.
 func (p *Pool) limitChecks(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

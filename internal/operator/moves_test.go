@@ -186,7 +186,7 @@ func (s *shelf) EndAudit(ctx context.Context, id, moved int64, state, note strin
 	return ctx.Err()
 }
 
-// replay replays what a selection chooses on the shelf. move is the store's part of a batch.
+// replay replays the selected deliveries on the shelf. move is the store's part of a batch.
 func (s *shelf) replay(ctx context.Context, t testing.TB, r MoveRequest, move func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]string, error)) (*MoveReport, error) {
 	t.Helper()
 	v := replayVerb(r)

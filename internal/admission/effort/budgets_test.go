@@ -38,7 +38,7 @@ func TestReservations(t *testing.T) {
 			h.End()
 			h.End()
 		}
-		w.told(b)
+		w.awaitReports(b)
 		w.left(b, slow, -15) // the actual cost is charged, also if less was left
 		heraldtest.Contains(t, "the refusal", w.refused(b, slow).Text, "75 s are used (calls 75 s)")
 		begun := 0
@@ -51,7 +51,7 @@ func TestReservations(t *testing.T) {
 			} else {
 				w.Advance(time.Second)
 			}
-			w.told(b)
+			w.awaitReports(b)
 		}
 		if begun < 23 || begun > 25 {
 			t.Errorf("%d calls of 25 s in 600 s", begun)
@@ -214,7 +214,7 @@ func playWorkers(t *testing.T, rdb redis.Cmdable, seed int) {
 			if u := running[i]; !w.Now().Before(u.end) {
 				u.Spend(Calls, 1, u.took)
 				u.End()
-				w.told(u.worker)
+				w.awaitReports(u.worker)
 				spent += u.took
 				running = append(running[:i], running[i+1:]...)
 				i--

@@ -82,7 +82,7 @@ func (w *world) calls(b *Budgets, of erc8004.Agent, n int, took time.Duration) {
 		w.Advance(took)
 		h.Spend(Calls, 1, took)
 		h.End()
-		w.told(b)
+		w.awaitReports(b)
 	}
 }
 
@@ -92,11 +92,11 @@ func (w *world) spends(b *Budgets, of erc8004.Agent, what What, took time.Durati
 	h := w.begins(b, of)
 	h.Spend(what, 1, took)
 	h.End()
-	w.told(b)
+	w.awaitReports(b)
 }
 
-// told waits until all pending usage has been reported to Redis, or Redis did not answer.
-func (w *world) told(b *Budgets) {
+// awaitReports waits until all pending usage has been reported to Redis, or Redis did not answer.
+func (w *world) awaitReports(b *Budgets) {
 	w.Helper()
 	heraldtest.Await(w, "Redis to be told", func() bool {
 		b.mu.Lock()

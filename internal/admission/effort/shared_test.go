@@ -126,7 +126,7 @@ func TestSlowAgentIsKnownAfterOutage(t *testing.T) {
 	gate.Open()
 	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
 	w.Advance(2 * awayFor)
-	w.told(measured)
+	w.awaitReports(measured)
 	h := w.begins(other, agent(1))
 	defer h.End()
 	heraldtest.Equal(t, "the other worker takes the agent for a costly one", h.Costly(), true)

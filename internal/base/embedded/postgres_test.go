@@ -178,7 +178,7 @@ func TestPostgresOfSudo(t *testing.T) {
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 	equal(t, "the account", p.acct.uid, mappedID)
 	stopPostgres(t, p)
-	// The owner serves the data from then on, whoever starts the server.
+	// From then on the owner serves the data, even if another user starts the server.
 	t.Setenv("SUDO_UID", "")
 	if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
 		t.Errorf("runs as %s", p.acct)

@@ -320,7 +320,7 @@ func TestContractsAtOneHeight(t *testing.T) {
 }
 
 // TestRemovedContract: a contract that is not listed any more is not read. When it is listed again, reading continues
-// where it stopped, whatever --from says.
+// where it stopped, also with another --from.
 func TestRemovedContract(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
