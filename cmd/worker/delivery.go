@@ -146,7 +146,7 @@ type moveFlags struct {
 
 type deliveryReplayCmd struct {
 	moveFlags
-	Force bool `help:"Also delivered ones: the agent is called again. With options, only together with --status delivered."`
+	Force bool `help:"Also delivered ones, whose agent is called again, and those that a filter skipped. With options, only together with --status delivered or --reason filtered."`
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"50"`
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 type serveCmd struct {
-	Ephemeral bool `help:"Embedded services keep nothing when the worker stops."`
+	Ephemeral bool `help:"Embedded services keep nothing when the worker stops. Commands do not find them."`
 }
 
 func (c *serveCmd) Run(a *command) error {

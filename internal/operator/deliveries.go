@@ -34,7 +34,7 @@ type Selection struct {
 	Since       string `json:"since,omitempty" help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
 	Until       string `json:"until,omitempty" help:"Only accepted before then, likewise." placeholder:"TIME"`
 	EndedSince  string `json:"endedSince,omitempty" help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
-	Reorged     bool   `json:"reorged,omitempty" help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
+	Reorged     bool   `json:"reorged,omitempty" help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents. Not for replay and cancel."`
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
