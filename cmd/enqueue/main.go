@@ -47,7 +47,7 @@ type command struct {
 	Tx       txCommand       `cmd:"" help:"Enqueue the events of one transaction."`
 
 	JSON    bool             `name:"json" help:"Answers as JSON Lines."`
-	Timeout time.Duration    `help:"Limit for the database to answer. Reading afterwards has no limit." default:"10s" placeholder:"DURATION"`
+	Timeout time.Duration    `help:"Limit for the database to answer. Reading afterwards has no limit. Default: ${default}." default:"10s" placeholder:"DURATION"`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 

@@ -25,7 +25,7 @@ import (
 // chainFlags are the options of both commands that follow a chain.
 type chainFlags struct {
 	Chain uint64        `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
-	Poll  time.Duration `help:"Pause between questions at the head of the chain." default:"2s" placeholder:"DURATION"`
+	Poll  time.Duration `help:"Pause between questions at the head of the chain. Default: ${default}." default:"2s" placeholder:"DURATION"`
 }
 
 type watchCommand struct {
@@ -37,7 +37,7 @@ type backfillCommand struct {
 	chainFlags
 	From uint64  `required:"" help:"First block." placeholder:"BLOCK"`
 	To   *uint64 `help:"Last block. Without: the newest when it starts." placeholder:"BLOCK"`
-	Rate float64 `help:"New deliveries a second, so that the agents and the lines to them are not flooded with years at once. 0: as fast as the node and the database go." default:"100" placeholder:"N"`
+	Rate float64 `help:"New deliveries a second, so that the agents and the lines to them are not flooded with years at once. 0: as fast as the node and the database go. Default: ${default}." default:"100" placeholder:"N"`
 }
 
 // Run follows the chain. A signal ends it without an error.

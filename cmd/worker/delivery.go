@@ -57,7 +57,7 @@ func (c *deliveryListCmd) Run(a *command) error {
 
 type deliveryGroupsCmd struct {
 	Status     string `help:"Only in these statuses, separated by commas. Default: rejected,dead,held,waiting." placeholder:"STATUS,…"`
-	EndedSince string `help:"Ended ones: only since then, RFC 3339, or how long ago." default:"24h" placeholder:"TIME"`
+	EndedSince string `help:"Ended ones: only since then, RFC 3339, or how long ago. Default: ${default}." default:"24h" placeholder:"TIME"`
 	jsonFlag
 }
 

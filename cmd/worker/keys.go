@@ -207,8 +207,8 @@ func (c *signingKeyListCmd) Run(a *command) error {
 }
 
 type signingKeyRotateCmd struct {
-	After time.Duration `help:"When the new key signs: at least 1m, so that every worker publishes it before; by then agents that ask for a key they do not know find it. Others keep the directory for 5 minutes." default:"1h" placeholder:"DURATION"`
-	Keep  time.Duration `help:"How long the others stay published beyond that. With --after 1m --keep 0s they are gone in a minute, as after a theft." default:"24h" placeholder:"DURATION"`
+	After time.Duration `help:"When the new key signs: at least 1m, so that every worker publishes it before; by then agents that ask for a key they do not know find it. Others keep the directory for 5 minutes. Default: ${default}." default:"1h" placeholder:"DURATION"`
+	Keep  time.Duration `help:"How long the others stay published beyond that. With --after 1m --keep 0s they are gone in a minute, as after a theft. Default: ${default}." default:"24h" placeholder:"DURATION"`
 	actorFlag
 	jsonFlag
 }

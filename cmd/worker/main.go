@@ -48,7 +48,7 @@ type commands struct {
 	SigningKey signingKeyCmd `cmd:"" name:"signing-key" help:"Keys with which requests to agents are signed (HERALD_PUBLIC_URL)."`
 	Embedded   embeddedCmd   `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
 
-	Timeout time.Duration    `help:"How long the database may take to answer a command, and a list or a page of it to be read; a command whose database stops answering ends within a second of it. serve waits as long as it takes." default:"10s" placeholder:"DURATION"`
+	Timeout time.Duration    `help:"How long the database may take to answer a command, and a list or a page of it to be read; a command whose database stops answering ends within a second of it. serve waits as long as it takes. Default: ${default}." default:"10s" placeholder:"DURATION"`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 

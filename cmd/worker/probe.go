@@ -80,7 +80,7 @@ type agentCheckCmd struct {
 	Target    string `arg:"" help:"The URL of an MCP server, or a registered agent as in 8453:42." placeholder:"URL|CHAIN:AGENT"`
 	Registry  string `help:"The agent's IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
 	Send      bool   `help:"Call the tools with samples. They are marked: probe: true in _meta, and a random deliveryId that no delivery has."`
-	As        string `help:"With a URL: the agent that the samples are about." default:"8453:42" placeholder:"CHAIN:AGENT"`
+	As        string `help:"With a URL: the agent that the samples are about. Default: ${default}." default:"8453:42" placeholder:"CHAIN:AGENT"`
 	Transport string `help:"With a URL: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
 	jsonFlag
 }

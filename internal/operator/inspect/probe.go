@@ -59,7 +59,7 @@ type ProbedAnswer struct {
 // ProbeRequest selects the agent and the sample of a probe.
 type ProbeRequest struct {
 	operator.AgentRef
-	Kind      string `help:"The sample's kind: ${enum}." enum:"NewFeedback,FeedbackRevoked,ResponseAppended,ValidationResponse" default:"NewFeedback" placeholder:"KIND"`
+	Kind      string `help:"The sample's kind: ${enum}. Default: ${default}." enum:"NewFeedback,FeedbackRevoked,ResponseAppended,ValidationResponse" default:"NewFeedback" placeholder:"KIND"`
 	Tool      string `help:"The tool to fit it to, when it is not the kind's own; as a job may name it." placeholder:"NAME"`
 	Send      bool   `help:"Call the tool with the sample. It is marked: deliveryId 70726f62-6500-8000-8000-000000000000, and probe: true in _meta."`
 	URL       string `name:"url" help:"Probe this address instead of the agent's own, and record nothing." placeholder:"URL"`

@@ -47,7 +47,7 @@ type ImportRequest struct {
 	Chain    uint64 `required:"" help:"The chain of the agents." placeholder:"ID"`
 	Registry string `help:"Their IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
 	From     string `help:"Read the table itself instead: the name of the environment variable that holds its database's URL, as in OLD_DATABASE_URL, or DATABASE_URL where both have one." placeholder:"VARIABLE"`
-	Schema   string `help:"With --from: the table's schema." default:"public" placeholder:"NAME"`
+	Schema   string `help:"With --from: the table's schema. Default: ${default}." default:"public" placeholder:"NAME"`
 	File     string `arg:"" optional:"" help:"CSV. Default: stdin." placeholder:"FILE"`
 
 	Stdin   io.Reader `kong:"-"`

@@ -26,8 +26,8 @@ type LoginRequest struct {
 	ClientMetadataURL string `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
 
-	Listen string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
-	Wait   time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
+	Listen string        `help:"Loopback address of this machine to which the browser returns. Default: ${default}, a free port." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
+	Wait   time.Duration `help:"How long the browser is waited for. Default: ${default}." default:"5m" placeholder:"DURATION"`
 }
 
 // maxLogin bounds --wait.
