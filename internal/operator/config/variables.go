@@ -102,8 +102,9 @@ func (c *Config) variables() []variable {
 	return append([]variable{
 		{Name: "REDIS_URL", Secret: true, set: setSecret(&c.RedisURL, checkRedisURL),
 			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, " +
-				"redis-sentinel://user:password@h1,h2/0?master=NAME or redis-cluster://h1,h2. Sentinels get the same " +
-				"password, or that of &sentinel_password=. Without REDIS_URL, the worker starts its own Redis."},
+				"redis-sentinel://user:password@h1,h2/0?master=NAME, redis-cluster://h1,h2 or, with TLS, " +
+				"redis-clusters://h1,h2. Sentinels get the same password, or that of &sentinel_password=. Without " +
+				"REDIS_URL, the worker starts its own Redis."},
 		{Name: "DATABASE_URL", Secret: true, set: setSecret(&c.DatabaseURL, checkDatabaseURL),
 			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
 				"Postgres."},
@@ -151,7 +152,7 @@ func (c *Config) variables() []variable {
 		{Name: "HERALD_RETENTION", Default: "2160h",
 			set: setDuration(&c.Retention, time.Minute, 100*365*24*time.Hour),
 			Help: "Herald deletes the job, result and attempts of a delivery this long after its end. The id, key " +
-				"and status remain."},
+				"and status remain. It must be at least HERALD_EXPIRY."},
 		{Name: "HERALD_ENDPOINT_INFLIGHT", Default: "4", set: setNumber(&c.EndpointInflight, 1, 10000),
 			Help: "Calls in flight at one origin (scheme, host, port), from all workers together."},
 		{Name: "HERALD_ENDPOINT_RATE", Default: "100", set: setNumber(&c.EndpointRate, 1, 1000000),
@@ -224,10 +225,11 @@ func (c *Config) variables() []variable {
 			Help: "Herald disables an agent if all calls to it failed for this time: two calls or more, one of them " +
 				"within the last day. 0: never."},
 		{Name: "HERALD_DATA", set: setText(&c.DataDir),
-			Help: "Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald, or " +
-				"/var/lib/herald as root."},
+			Help: "Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald " +
+				"(~/.local/state/herald if that is not set), or /var/lib/herald as root."},
 		{Name: "HERALD_CACHE", set: setText(&c.CacheDir),
-			Help: "Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald, or /var/cache/herald as root."},
+			Help: "Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald (~/.cache/herald if that is not " +
+				"set), or /var/cache/herald as root."},
 		{Name: "HERALD_LOG_LEVEL", Default: "info", set: setOneOf(&c.LogLevel, "debug", "info", "warn", "error"),
 			Help: "debug, info, warn or error."},
 		{Name: "HERALD_LOG_FORMAT", Default: "text", set: setOneOf(&c.LogFormat, "text", "json"),
