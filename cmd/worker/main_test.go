@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
@@ -88,6 +89,8 @@ func TestExitCodes(t *testing.T) {
 		"an unknown option": {nil, []string{"config", "--nonsense"}, 2, "nonsense"},
 		"a bad setting":     {[]string{"HERALD_CONCURRENCY=many"}, []string{"config"}, 2, "HERALD_CONCURRENCY"},
 		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
+		"its data folder":   {[]string{"HERALD_DATA="}, []string{"config"}, 0, embedded.DefaultDataDir()},
+		"its cache":         {nil, []string{"config"}, 0, embedded.DefaultCacheDir()},
 		"keys":              {nil, []string{"keys", "init", "--cleartext"}, 0, ""},
 		"no listener":       {[]string{"HERALD_LISTEN=0.0.0.0:0"}, nil, 1, "HERALD_API_TOKEN"},
 		"version":           {nil, []string{"--version"}, 0, "worker devel (go1."},

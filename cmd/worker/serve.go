@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,11 @@ type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *command) error {
 	settings := a.cfg.Settings()
+	// The defaults of these folders depend on the user, so package config has none.
+	folders := map[string]string{"HERALD_DATA": embedded.DefaultDataDir(), "HERALD_CACHE": embedded.DefaultCacheDir()}
+	for i, s := range settings {
+		settings[i].Value = cmp.Or(s.Value, folders[s.Name])
+	}
 	return c.printAnswer(a, settings, nil, func() {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 		for _, s := range settings {
