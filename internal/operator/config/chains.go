@@ -90,6 +90,9 @@ func (c *Config) readChains(env map[string]string) (faults []error) {
 		chain.Registries, _ = erc8004.ListedRegistries(id)
 		for _, v := range chain.variables(fmt.Sprint(id)) {
 			if env[v.Name] == "" && (!v.Secret || env[v.Name+"_FILE"] == "") {
+				if v.show != nil && v.show() != "" { // the known registries
+					c.settings = append(c.settings, Setting{v.Name, v.show(), "default", ""})
+				}
 				continue
 			}
 			v.Help = "" // `worker config` explains the variables that every installation has

@@ -414,10 +414,11 @@ func TestSettings(t *testing.T) {
 		"REDIS_URL": "****** environment", "DATABASE_URL": "****** environment", "HERALD_API_TOKEN": "****** environment", "RPC_URL_8453": "****** environment",
 		"VALIDATION_REGISTRY_5": mixedAddress + " environment", "HERALD_LISTEN": "127.0.0.1:1 environment", "HERALD_CONCURRENCY": "32 default",
 		"HERALD_QUEUE": " default", "HERALD_NEW_KEY": "****** not read", "HERALD_BINDNIG": "****** not read",
+		"IDENTITY_REGISTRY_8453": "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432 default", "IDENTITY_REGISTRY_5": "",
 	} {
 		heraldtest.Equal(t, name, got[name], want)
 	}
-	const tail = "RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 HERALD_BINDNIG HERALD_NEW_KEY"
+	const tail = " IDENTITY_REGISTRY_8453 REPUTATION_REGISTRY_8453 RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 VALIDATION_REGISTRY_8453 HERALD_BINDNIG HERALD_NEW_KEY"
 	if s := strings.Join(names, " "); !strings.HasPrefix(s, "REDIS_URL DATABASE_URL HERALD_LEADER_DATABASE_URL HERALD_QUEUE ") || !strings.HasSuffix(s, tail) {
 		t.Errorf("order: %s", s)
 	}
