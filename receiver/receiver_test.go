@@ -71,6 +71,15 @@ func TestKindsArrive(t *testing.T) {
 				return nil
 			}}), receiver.Feedback{})
 		},
+		"a score without a value": func(t *testing.T) (receivertest.Answer, error) {
+			score := 0.25
+			return h.SendFeedback(within(t), startAgent(t, receiver.Handlers{OnFeedback: func(_ context.Context, f receiver.Feedback) error {
+				if f.Value != "25" || f.ValueDecimals != 2 || *f.Score != score {
+					t.Errorf("got %+v", f)
+				}
+				return nil
+			}}), receiver.Feedback{Score: &score})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"math/big"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,8 +41,8 @@ type Herald struct {
 }
 
 // SendFeedback sends feedback to the MCP server at url, without a signature. Required fields that are zero get sample
-// values, DeliveryID a random one, and Score the value of Value and ValueDecimals. It returns an error if the agent
-// offers no such tool, refuses the caller, or does not answer.
+// values, and DeliveryID a random one. Of Score and Value, one that is missing follows from the other. SendFeedback
+// returns an error if the agent offers no such tool, refuses the caller, or does not answer.
 func SendFeedback(ctx context.Context, url string, f receiver.Feedback) (Answer, error) {
 	return new(Herald).SendFeedback(ctx, url, f)
 }
@@ -199,6 +201,12 @@ func describe(a arguments, attempt receiver.Attempt) map[string]any {
 func newFeedback(f receiver.Feedback) (arguments, error) {
 	if f.Value == "" && f.Score == nil {
 		f.Value = "95"
+	}
+	if f.Value == "" {
+		whole, decimals, _ := strings.Cut(strconv.FormatFloat(*f.Score, 'f', -1, 64), ".")
+		if digits, ok := new(big.Int).SetString(whole+decimals, 10); ok { // not NaN or infinite
+			f.Value, f.ValueDecimals = digits.String(), len(decimals)
+		}
 	}
 	value, ok := new(big.Rat).SetString(f.Value)
 	if f.Score == nil && ok {

@@ -62,12 +62,23 @@ const event = {
 const file = { fileContent: null, fileVerification: "not_given", fileSource: null } as const;
 const response = { ...event, ...file, responseUri: null, responseHash: null };
 
+/** Returns the rating of a feedback. If a test gives only score or only value, the other one follows from it. */
+function newRating(given: Partial<Feedback>): Pick<Feedback, "score" | "value" | "valueDecimals"> {
+  if (given.value === undefined) {
+    const score = String(given.score ?? 95);
+    const decimals = score.split(".")[1]?.length ?? 0;
+    const valueDecimals = given.valueDecimals ?? decimals;
+    const zeros = "0".repeat(Math.max(0, valueDecimals - decimals));
+    return { score: Number(score), value: String(BigInt(score.replace(".", "") + zeros)), valueDecimals };
+  }
+  const { value, valueDecimals = 0 } = given;
+  const score = Number(value) / 10 ** valueDecimals;
+  return { score: score >= 0 && score <= 100 ? score : undefined, value, valueDecimals };
+}
+
 const newFeedback = (given: Partial<Feedback>): Feedback => ({
   ...event,
   ...file,
-  score: 95,
-  value: "95",
-  valueDecimals: 0,
   tag1: "quality",
   tag2: "",
   clientAddress: client,
@@ -76,6 +87,7 @@ const newFeedback = (given: Partial<Feedback>): Feedback => ({
   fileHash: null,
   endpoint: "",
   deliveryId: crypto.randomUUID(),
+  ...newRating(given),
   ...given,
 });
 const newRevocation = (given: Partial<Revocation>): Revocation => ({

@@ -130,6 +130,23 @@ for (const [name, start] of Object.entries(servers)) {
   });
 }
 
+test("score and value of a sample are the same number", async (t) => {
+  const { calls, handlers } = recordCalls();
+  const url = await servers["SDK 2"](t, handlers);
+  for (const given of [{}, { score: 0.5 }, { value: "9977", valueDecimals: 2 }, { value: "-5" }])
+    await sendFeedback(url, given);
+  const ratings = calls.map(([, event]) => event as Feedback);
+  assert.deepEqual(
+    ratings.map((f) => [f.score, f.value, f.valueDecimals]),
+    [
+      [95, "95", 0],
+      [0.5, "5", 1],
+      [99.77, "9977", 2],
+      [undefined, "-5", 0],
+    ],
+  );
+});
+
 for (const name of ["SDK 1, no sessions, JSON", "SDK 2", "FastMCP"] as const) {
   test(`${name} lists the schemas of docs/tools`, async (t) => {
     const { handlers } = recordCalls({ onValidation: undefined });
