@@ -17,7 +17,7 @@ const (
 	// How long a delivery delays later ones of its ordering key (DelaysUntil).
 	uncheckedDelay = 10 * time.Second // from its acceptance, if its event was not checked yet
 	pendingDelay   = 30 * time.Second // from its acceptance, if a check found its event not confirmed yet
-	confirmedDelay = 60 * time.Second // from the first claim whose check found its event confirmed
+	confirmedDelay = 60 * time.Second // from the first claim that came past its check
 
 	// recheckTime is about ten years. A delivery that waits until another one ends has a wait of that length.
 	recheckTime = 10 * 365 * 24 * time.Hour
@@ -83,8 +83,9 @@ func (r *row) startDelay(now time.Time) {
 }
 
 // endDelay shortens DelaysUntil after an attempt. A held delivery then delays none. An unconfirmed delivery delays
-// later ones until 30 s after its acceptance; a confirmed one, until 60 s after the first claim that found it
-// confirmed.
+// later ones until 30 s after its acceptance; a confirmed one, until 60 s after the first claim that came past its
+// check. A claim that waits for an earlier delivery does not come past it. So each of several failing deliveries gets
+// its 60 s.
 func (r *row) endDelay(o ledger.Outcome, started time.Time) {
 	switch {
 	case o.Status == outcome.Held:

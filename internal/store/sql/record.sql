@@ -45,7 +45,7 @@
 -- and without @alone also none for a delivery that another transaction has locked.
 --
 -- A feedback delays later deliveries of its ordering key (delays_until) in three cases: while it waits for
--- confirmations; until 60 s after the first claim that found it confirmed; and, if its event was not read yet
+-- confirmations or earlier feedback; until 60 s after its first claim after that; and, if its event was not read yet
 -- (not_confirmed), until 30 s after acceptance. The delay ends early when the feedback is held or has ended. After
 -- every outcome, parts/release.sql puts the deliveries that may be called next into the agent's backlog.
 --
