@@ -183,16 +183,23 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 			fail(server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()})
 			return
 		case ctx.Err() != nil: // a normal end would mean that all lines were answered
-			fail(server.Problem{Code: "stopped",
-				Message: "the worker stops: send the lines that were not answered again"})
+			for range lines { // until the last Read has returned
+			}
+			ended := server.Problem{Code: "stopped",
+				Message: "the worker stops: send the lines that were not answered again"}
+			if body.late { // net/http cancels the request after an expired deadline
+				ended = server.Problem{Code: "incomplete", Message: fmt.Sprintf("no line came within %s: "+
+					"send the lines that were not answered again", lineTimeout)}
+			}
+			fail(ended)
 			return
 		case end == nil:
 		case errors.Is(end.End, io.EOF):
 			finished = true
 			return
 		default:
-			fail(server.Problem{Code: "incomplete", Message: fmt.Sprintf("line %d did not come within %s, "+
-				"or the body broke off: send the lines that were not answered again", end.Number, lineTimeout)})
+			fail(server.Problem{Code: "incomplete", Message: fmt.Sprintf("the body broke off in line %d: "+
+				"send the lines that were not answered again", end.Number)})
 			return
 		}
 	}
@@ -205,6 +212,7 @@ type timedBody struct {
 	body    io.Reader
 	control *http.ResponseController
 	spent   time.Duration // time spent reading the current line
+	late    bool          // a line did not arrive within lineTimeout; valid after the last Read
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -214,7 +222,9 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		return 0, context.Cause(b.ctx)
 	}
 	n, err := b.body.Read(p)
-	if b.spent += time.Since(began); bytes.IndexByte(p[:n], '\n') >= 0 {
+	b.spent += time.Since(began)
+	b.late = err != nil && b.spent >= lineTimeout
+	if bytes.IndexByte(p[:n], '\n') >= 0 {
 		b.spent = 0
 	}
 	if err != nil && b.ctx.Err() == nil {

@@ -1,12 +1,18 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // drip is a body that sends a byte every ten seconds.
@@ -51,4 +57,41 @@ func TestSlowLine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct{ conns chan net.Conn }
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if conn, ok := <-l.conns; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l oneConn) Close() error { close(l.conns); return nil }
+func (oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestNoLine: a client that sends no line for lineTimeout learns that its line is missing, not that the worker stops.
+func TestNoLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		listener := oneConn{make(chan net.Conn, 1)}
+		listener.conns <- there
+		web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			new(API).enqueueLines(w, r, server.Visitor{StillMay: func(context.Context) bool { return true }})
+		})}
+		go func() { _ = web.Serve(listener) }()
+		_, err := io.WriteString(here, "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+		heraldtest.Must(t, err)
+		began := time.Now()
+		res, err := http.ReadResponse(bufio.NewReader(here), nil)
+		heraldtest.Must(t, err)
+		answer, err := io.ReadAll(res.Body)
+		if !strings.Contains(string(answer), `"incomplete"`) || time.Since(began) != lineTimeout {
+			t.Errorf("after %s: %s, %v", time.Since(began), answer, err)
+		}
+		heraldtest.Must(t, here.Close())
+		heraldtest.Must(t, web.Close())
+	})
 }
