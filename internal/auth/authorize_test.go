@@ -287,10 +287,12 @@ func TestWithTokenRefresh(t *testing.T) {
 	t.Parallel()
 	invalid := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Challenge: []string{`Bearer error="invalid_token"`}, Err: errors.New("HTTP 401")}
 	narrow := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Challenge: []string{`Bearer error="insufficient_scope", scope="feedback"`}, Err: errors.New("HTTP 403")}
+	nameless := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Challenge: []string{`Bearer error="insufficient_scope"`}, Err: errors.New("HTTP 403")}
 	silent := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Err: errors.New("HTTP 401")}
 	forbidden := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Err: errors.New("HTTP 403")}
 	other := errors.New("something else")
 	login := loginOf("r")
+	login.Scope = "read"
 	for name, tt := range map[string]struct {
 		cred      oauth.Credential
 		answers   []error // of the agent, one for each call
@@ -306,8 +308,9 @@ func TestWithTokenRefresh(t *testing.T) {
 		"renewed, and then it asks": {clientOf(""), []error{invalid, other}, "something else", outcome.InternalError, 2, true},
 		"refused twice":             {clientOf(""), []error{invalid, invalid}, "another one is asked for in 2s", outcome.ServerError, 2, true},
 		"refused without a word":    {clientOf(""), []error{silent, silent}, "had just given for it (HTTP 401); another one", outcome.ServerError, 2, true},
-		"a login":                   {login, []error{narrow}, `wants more (scope "feedback") than the login allowed`, outcome.AuthRequired, 1, true},
-		"more than allowed":         {clientOf("read"), []error{narrow}, "wants more than the operator allowed", outcome.AuthRequired, 1, true},
+		"a login":                   {login, []error{narrow}, "`worker token login 1:7` --scope 'read feedback'", outcome.AuthRequired, 1, true},
+		"a login, no scope named":   {login, []error{nameless}, "`worker token login 1:7` --scope …", outcome.AuthRequired, 1, true},
+		"more than allowed":         {clientOf("read"), []error{narrow}, "--client-id …` --scope 'read feedback'", outcome.AuthRequired, 1, true},
 		"never content":             {clientOf("feedback"), []error{narrow, narrow}, "HTTP 403", outcome.AuthRequired, 2, true},
 	} {
 		w := newRenewing(t, tt.cred)
@@ -337,6 +340,9 @@ func TestWithTokenRefresh(t *testing.T) {
 		if tt.answers[0] == narrow { // the agent is not asked again with each delivery
 			_, err := z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp"))
 			wantHeld(t, err, "not asked again for 10m0s")
+			if len(tt.answers) == 1 { // the later deliveries name the scope too
+				wantHeld(t, err, tt.says)
+			}
 		}
 		if tt.refreshed && tt.says == "" { // a second refusal in the same attempt
 			for refused, why := range map[error]outcome.Reason{narrow: outcome.AuthRequired, invalid: outcome.ServerError} {

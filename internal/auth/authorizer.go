@@ -100,6 +100,7 @@ type refusal struct {
 	credential [sha256.Size]byte
 	at         time.Time
 	wantsOAuth bool
+	remedy     string // for an access token with too little scope; "": describeRemedy
 }
 
 // New validates cfg and returns an Authorizer.
@@ -229,7 +230,7 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 	a.wantsOAuth = r.wantsOAuth
 	return outcome.Fail(outcome.AuthRequired,
 		fmt.Sprintf("the agent refused the credential %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
-			ago.Round(time.Second), (z.RefusalPause-ago).Round(time.Second), a.describeRemedy()))
+			ago.Round(time.Second), (z.RefusalPause-ago).Round(time.Second), cmp.Or(r.remedy, a.describeRemedy())))
 }
 
 // readTokens returns the tokens of an agent. It queries the store unless the cache has tokens of this or a later epoch

@@ -73,10 +73,20 @@ func parseRefusal(t records.Token, sent mcpcall.Endpoint, err error) (e tokenReq
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == records.SchemeAuthorizationCode:
+		cred, err := openCredential(z.Keys, e.token)
+		if err != nil {
+			return value, err
+		}
+		// Without --scope, a login requests the scope that the agent names before it gets a token.
+		scope := ""
+		if e.says.Scope != "" {
+			scope = oauth.UnionScopes(cred.Scope, e.says.Scope)
+		}
 		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, "+
-				"which only another login can mend: run %s",
-				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
+				"which only another login can mend: if it may have it, %s %s",
+				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token),
+				scopeOption(scope)))
 	case !e.narrow:
 		z.renewer.replaceRefused(e)
 	}

@@ -58,6 +58,9 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v outcome.
 	case a.wantsScope,
 		errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
 		r.credential, r.wantsOAuth = a.Endpoint.ClientKey(), a.wantsOAuth
+		if call == nil {
+			r.remedy = v.Text
+		}
 		z.refused.Add(agent, r)
 	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
 		// There was no credential to send, so the agent refused none. Once there is one, held deliveries are released.

@@ -168,12 +168,16 @@ func checkScope(e tokenRequest, t records.Token, stored string) error {
 	if !e.narrow || more == stored {
 		return nil
 	}
-	option := "--scope …"
-	if !strings.Contains(more, "'") { // the shell must not interpret the agent's text
-		option = "--scope '" + more + "'"
-	}
 	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: "+
-		"if it may have it, %s %s", howToStore(t), option))
+		"if it may have it, %s %s", howToStore(t), scopeOption(more)))
+}
+
+// scopeOption returns the --scope option for scopes of which the agent named some. An empty scope is unknown.
+func scopeOption(scope string) string {
+	if scope == "" || strings.Contains(scope, "'") { // the shell must not interpret the agent's text
+		return "--scope …"
+	}
+	return "--scope '" + scope + "'"
 }
 
 // sealedAccess is the plaintext of a stored access token.
