@@ -88,6 +88,23 @@ func TestTokenLogin(t *testing.T) {
 	d.nowhere()
 }
 
+// TestTokenLoginFinalSlash checks that an agent may add a final slash to the name of its authorization server, as the
+// MCP SDK for Python does. The login and a renewal succeed, with both spellings of --issuer.
+func TestTokenLoginFinalSlash(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{})
+	d.protects(s)
+	s.NameIssuers(s.Issuer + "/")
+	clicks := func(address string) { s.Visit(address) }
+	for _, args := range [][]string{nil, {"--issuer", s.Issuer}, {"--issuer", s.Issuer + "/"}, {"--issuer", s.Issuer, "--origin", originOf(t, s.AgentURL), "--resource", s.AgentURL}} {
+		d.login(0, "had by a login from "+s.Issuer, "", clicks, args...)
+		s.Revoke()
+		d.answers(0, "another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+	}
+	heraldtest.Equal(t, "calls", len(s.Calls()), 4)
+}
+
 // TestTokenLoginRefuses checks that nothing is stored unless the right server confirmed the right login.
 func TestTokenLoginRefuses(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,9 @@
 //   - All data from a server is untrusted: its bytes, depth and number of entries and the time to receive it are
 //     bounded. A JSON object with a duplicate name is rejected. Redirects are not followed. Endpoints are https, or
 //     http on loopback, which the guard of Config.HTTP may still refuse.
-//   - Issuers are compared as exact strings (RFC 8414 §3.3, RFC 9207 §2.4). A credential is sent only to the endpoints
-//     of the given Server. The caller must make sure that its Issuer is the one to which the credential is pinned.
+//   - Issuers are compared as exact strings (RFC 8414 §3.3, RFC 9207 §2.4), apart from one final slash in the metadata
+//     of agents and servers (SameIssuer). A credential is sent only to the endpoints of the given Server. The caller
+//     must make sure that its Issuer is the one to which the credential is pinned.
 //   - No secret appears in an error or in printed values. Text from a server in an error is one short line.
 //   - A discovery makes at most 8 requests; obtaining or revoking a token makes 1. Each takes at most Config.Timeout.
 //     Nothing is retried or cached.

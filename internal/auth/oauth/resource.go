@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -114,6 +115,15 @@ func isSameOrAbove(about, agent *url.URL) bool {
 		}
 	}
 	return path == above || strings.HasPrefix(path, above+"/") || above == ""
+}
+
+// FindIssuer returns the issuer in the document that is the same as the given one (SameIssuer), or false.
+func (r Resource) FindIssuer(issuer string) (named string, ok bool) {
+	i := slices.IndexFunc(r.Issuers, func(named string) bool { return SameIssuer(named, issuer) })
+	if i < 0 {
+		return "", false
+	}
+	return r.Issuers[i], true
 }
 
 // ScopeFor returns the scope to request: the challenge's, else all scopes of the resource, else "" (MCP, scope

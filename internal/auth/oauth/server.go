@@ -27,7 +27,8 @@ type Server struct {
 
 // Server reads the metadata of an authorization server. It tries RFC 8414, then OpenID Connect Discovery with the
 // issuer's path after the well-known name, then with the path before it. It returns *IssuerError unless the document's
-// issuer equals issuer exactly. Other errors are *MetadataError and *UnavailableError.
+// issuer is the same (SameIssuer). Server.Issuer has the document's spelling. Other errors are *MetadataError and
+// *UnavailableError.
 func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	u, err := parseIssuer(issuer)
 	if err != nil {
@@ -47,11 +48,15 @@ func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	switch {
 	case err != nil:
 		return Server{}, &MetadataError{URL: issuer, Problem: err.Error()}
-	case s.Issuer != issuer:
+	case !SameIssuer(s.Issuer, issuer):
 		return Server{}, &IssuerError{Pinned: issuer, Named: excerptIssuers(s.Issuer)}
 	}
 	return s, nil
 }
+
+// SameIssuer reports whether two issuers are equal, apart from one final slash. Both spellings name the same document,
+// because its address omits that slash (RFC 8414 §3.1). Agents often add the slash to the issuer of another server.
+func SameIssuer(a, b string) bool { return strings.TrimSuffix(a, "/") == strings.TrimSuffix(b, "/") }
 
 // readServer parses a server's document. Its errors are clauses.
 func readServer(o object) (s Server, err error) {
@@ -97,12 +102,13 @@ func readServer(o object) (s Server, err error) {
 // returns *IssuerError without a request. For a Legacy resource without server metadata it returns LegacyServer. Other
 // errors are those of Server.
 func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Server, error) {
+	_, named := r.FindIssuer(issuer)
 	switch {
 	case len(r.Issuers) == 0:
 		return Server{}, &MetadataError{URL: excerpt(r.URL, maxText), Problem: "it names no authorization server"}
 	case issuer == "":
 		issuer = r.Issuers[0]
-	case !slices.Contains(r.Issuers, issuer):
+	case !named:
 		return Server{}, &IssuerError{Pinned: issuer, Named: excerptIssuers(r.Issuers...)}
 	}
 	s, err := c.Server(ctx, issuer)

@@ -40,8 +40,7 @@ func TestServer(t *testing.T) {
 		"OpenID, path before": {"/t1", routes{"/t1" + openIDDoc: serveMetadata("$/t1")}, "", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
 		"nowhere":             {"/t1", routes{serverDoc: serveMetadata("$/t1")}, "it is not there (HTTP 404)", serverDoc + "/t1 " + openIDDoc + "/t1 /t1" + openIDDoc},
 		"another issuer":      {"", routes{serverDoc: serveMetadata("https://evil.example"), openIDDoc: serveMetadata("$")}, "issuer", serverDoc},
-		"a / too many":        {"", routes{serverDoc: serveMetadata("$/")}, "issuer", serverDoc},
-		"a / too few":         {"/", routes{serverDoc: serveMetadata("$")}, "issuer", serverDoc},
+		"two / too many":      {"", routes{serverDoc: serveMetadata("$//")}, "issuer", serverDoc},
 		"another case":        {"/t1", routes{serverDoc + "/t1": serveMetadata("$/T1")}, "issuer", serverDoc + "/t1"},
 		"no issuer":           {"", routes{serverDoc: answerWith(200, `{"token_endpoint":"$/t"}`)}, "it names no issuer", serverDoc},
 		"no token endpoint":   {"", routes{serverDoc: answerWith(200, `{"issuer":"$"}`)}, "it names no token endpoint", serverDoc},
@@ -109,6 +108,25 @@ func TestServerOf(t *testing.T) {
 	wantFailure(t, "a server without metadata", err, "metadata missing", "")
 	_, err = c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, "")
 	wantFault(t, "nobody", err)
+}
+
+// TestFinalSlash checks that one final slash makes no other issuer, neither in the agent's document nor in the server's.
+// The server's spelling counts for the rest of a login.
+func TestFinalSlash(t *testing.T) {
+	t.Parallel()
+	c := newClient(t)
+	for _, path := range []string{"", "/t1"} {
+		for _, spelt := range []struct{ agent, server, pinned string }{{"/", "", "/"}, {"", "/", ""}, {"/", "", ""}, {"", "", "/"}, {"/", "/", ""}} {
+			s := newSite(t, map[string]http.HandlerFunc{serverDoc + path: serveMetadata("$" + path + spelt.server)})
+			r := Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + path + spelt.agent}}
+			got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, s.URL+path+spelt.pinned)
+			if err != nil || got.Issuer != s.URL+path+spelt.server {
+				t.Errorf("%q %+v: %q, %v", path, spelt, got.Issuer, err)
+			}
+		}
+	}
+	heraldtest.Equal(t, "another path", SameIssuer("https://as.example/t1", "https://as.example/t2"), false)
+	heraldtest.Equal(t, "a shorter path", SameIssuer("https://as.example/t1/", "https://as.example/"), false)
 }
 
 // TestLegacy checks that an agent of MCP 2025-03-26 is its own authorization server, with or without metadata.

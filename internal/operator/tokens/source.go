@@ -81,10 +81,8 @@ func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 	if !isGiven || s.Resource == "" && !f.alone {
 		err := f.askAgent(ctx, &s)
 		var useless *oauth.MetadataError // the worker would get the same error
-		var slash *spellingError
 		switch {
-		case err != nil && isGiven && f.lenient && ctx.Err() == nil &&
-			!errors.As(err, &useless) && !errors.As(err, &slash):
+		case err != nil && isGiven && f.lenient && ctx.Err() == nil && !errors.As(err, &useless):
 			s.Mute = fmt.Errorf("the agent could not be asked for its resource name: %w", err)
 		case err != nil:
 			return s, err
@@ -128,19 +126,18 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 		return fmt.Errorf("the agent does not name its authorization server: %w; if you know it, use %s", err,
 			f.listUnsaid("--issuer", "--resource"))
 	}
-	if i := slices.IndexFunc(r.Issuers, func(i string) bool { return sameButSlash(i, s.Issuer) }); i >= 0 &&
-		!slices.Contains(r.Issuers, s.Issuer) {
-		return &spellingError{r.Issuers[i]}
-	}
+	named, ok := r.FindIssuer(s.Issuer)
 	switch {
-	case s.Issuer != "" && !r.Legacy && !slices.Contains(r.Issuers, s.Issuer):
-		f.Notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: "+
-			"once the agent refuses a token, deliveries are held", listIssuers(r.Issuers), text.Printable(s.Issuer))
 	case s.Issuer == "" && len(r.Issuers) > 1:
 		return operator.NewMisuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
 			listIssuers(r.Issuers))
 	case s.Issuer == "":
 		s.Issuer, s.Guessed = r.Issuers[0], r.Legacy
+	case ok:
+		s.Issuer = named
+	case !r.Legacy:
+		f.Notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: "+
+			"once the agent refuses a token, deliveries are held", listIssuers(r.Issuers), text.Printable(s.Issuer))
 	}
 	f.resource = &r
 	s.Resource, s.Scope = cmp.Or(s.Resource, r.URL), cmp.Or(s.Scope, r.ScopeFor(challenge))
@@ -206,36 +203,16 @@ func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 		r = *f.resource
 	}
 	server, err := f.content.OAuth.ServerOf(ctx, r, s.Issuer)
-	var other *oauth.IssuerError
 	switch {
 	case err == nil:
 		s.Server = server
 	case oauth.MayAnswerLater(err):
 		s.Away = err
-	case errors.As(err, &other) && len(other.Named) == 1 && sameButSlash(other.Named[0], f.asked.Issuer):
-		return &spellingError{other.Named[0]}
 	default:
 		return fmt.Errorf("the authorization server %s: %w", text.Printable(text.Shorten(s.Issuer)), err)
 	}
 	return nil
 }
-
-// sameButSlash reports whether two issuers differ only in their final slash. Issuers are compared byte by byte, and
-// that slash is a common mistake.
-func sameButSlash(spelled, given string) bool {
-	return given != "" && spelled != given && strings.TrimRight(spelled, "/") == strings.TrimRight(given, "/")
-}
-
-// spellingError reports that --issuer differs from the issuer's own spelling.
-type spellingError struct{ issuer string }
-
-func (e *spellingError) Error() string {
-	return "an issuer counts by the letter: say --issuer as it spells it, --issuer " +
-		text.Printable(text.Shorten(e.issuer))
-}
-
-// Unwrap returns a *MisuseError, so that the error counts as one.
-func (e *spellingError) Unwrap() error { return &operator.MisuseError{Text: e.Error()} }
 
 // listUnsaid joins those of the options that the command line does not set.
 func (f *sourceFinder) listUnsaid(names ...string) string {
