@@ -65,6 +65,7 @@ func TestTokenSetClient(t *testing.T) {
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
 	d.answers(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
+	d.answers(exitFailed, "note: it wants OAuth: `worker token set CHAIN:AGENT --client-id ID`, or `worker token login CHAIN:AGENT`", "", "", "agent", "check", s.AgentURL)
 	d.answers(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: there is no terminal to ask on whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
 		canary+"-secret", "", set...)
 	d.answers(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)

@@ -116,8 +116,12 @@ func (p *prober) adviseOAuth(err error) {
 		return
 	}
 	if says := oauth.ParseChallenge(call.Challenge); says.Bearer && says.Metadata != "" {
+		agent := p.found.Agent
+		if p.ask.withoutToken { // a check of a URL, whose agent is invented
+			agent = "CHAIN:AGENT"
+		}
 		p.addNote(fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`",
-			p.found.Agent))
+			agent))
 	}
 }
 
