@@ -276,7 +276,9 @@ func (p *Pool) PingWritable(ctx context.Context) error {
 	ctx, cancel := p.WithDeadline(ctx)
 	defer cancel()
 	var isReadOnly bool
-	err := p.Conns.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&isReadOnly)
+	// Without a prepared statement, which a pooler would lose before CheckPooler can name it.
+	err := p.Conns.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`, pgx.QueryExecModeExec).
+		Scan(&isReadOnly)
 	if err == nil && isReadOnly {
 		p.Conns.Reset()
 		return errors.New("the database answers but is read-only: it is a standby, or its provider stopped writes, " +

@@ -11,10 +11,15 @@ import (
 )
 
 // CheckPooler checks the pooler to which Config.URL leads. It returns an error if the pooler's sessions lack settings
-// that Herald needs, or if Config.LeaderURL leads to another database or through a pooler in transaction mode. It
-// checks nothing if Config.LeaderURL is empty or Config.Locks is set.
+// that Herald needs, or if Config.LeaderURL leads to another database or through a pooler in transaction mode. If
+// Config.LeaderURL is empty, it returns an error if Config.URL leads through a pooler in transaction mode, which may
+// drop the settings of a connection instead of refusing them. It checks nothing if Config.Locks is set.
 func (p *Pool) CheckPooler(ctx context.Context) (err error) {
-	if p.direct == nil {
+	switch p.leaders.pool {
+	case p:
+		return p.checkDirect(ctx)
+	case p.direct:
+	default:
 		return nil
 	}
 	ctx, end := p.StartCall(ctx, &err, "check the pooler of DATABASE_URL")
@@ -59,50 +64,76 @@ func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
 	return commands, nil
 }
 
+// checkDirect returns an error if Config.URL leads through a pooler in transaction mode. Such a pooler loses prepared
+// statements and the locks of Lead.
+func (p *Pool) checkDirect(ctx context.Context) (err error) {
+	ctx, end := p.StartCall(ctx, &err, "check the sessions of DATABASE_URL")
+	defer end()
+	_, pooled, err := p.inspectSessions(ctx)
+	switch _, isRefused := errors.AsType[*pgconn.ConnectError](err); {
+	case isRefused:
+		return nil // Postgres has no second connection to compare with, and a worker can begin with one
+	case err != nil:
+		return err
+	case pooled:
+		return errors.New("it leads through a pooler in transaction mode: set HERALD_LEADER_DATABASE_URL to the " +
+			"address of Postgres itself (docs/operator/scaling.md)")
+	}
+	return nil
+}
+
 // checkLeader returns an error if Config.LeaderURL leads to another database or through a pooler in transaction mode.
-// Without such a pooler, each connection to Config.LeaderURL has a Postgres session of its own. With such a pooler, two
-// connections run statements in the same session, or one connection runs them in different sessions.
 func (p *Pool) checkLeader(ctx context.Context) error {
-	type session struct {
-		database string
-		pid      int
-	}
-	look := func(db interface {
-		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	}) (is session, err error) {
-		err = db.QueryRow(ctx, `SELECT current_database() || ' since ' || pg_postmaster_start_time() AT TIME ZONE 'UTC',
-			pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&is.database, &is.pid)
-		return is, err
-	}
-	pooled, err := look(p.Conns)
+	own, err := inspectSession(ctx, p.Conns)
 	if err != nil {
 		return err
 	}
-	conn, err := p.direct.Conns.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	before, err := look(conn)
-	if err != nil {
-		return err
-	}
-	var other, after session
-	err = pgx.BeginFunc(ctx, p.direct.Conns, func(tx pgx.Tx) (err error) {
-		if other, err = look(tx); err == nil {
-			after, err = look(conn)
-		}
-		return err
-	})
+	leader, pooled, err := p.direct.inspectSessions(ctx)
 	switch {
 	case err != nil:
 		return err
-	case pooled.database != before.database:
-		return fmt.Errorf("HERALD_LEADER_DATABASE_URL leads to another database: %s, not %s", before.database,
-			pooled.database)
-	case before.pid == other.pid || before.pid != after.pid:
+	case own.database != leader.database:
+		return fmt.Errorf("HERALD_LEADER_DATABASE_URL leads to another database: %s, not %s", leader.database,
+			own.database)
+	case pooled:
 		return errors.New("HERALD_LEADER_DATABASE_URL leads through a pooler in transaction mode: set it to the " +
 			"address of Postgres itself")
 	}
 	return nil
+}
+
+// session is the session of Postgres in which a statement ran.
+type session struct {
+	database string // with the time at which Postgres started
+	pid      int
+}
+
+func inspectSession(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (is session, err error) {
+	err = db.QueryRow(ctx, `SELECT current_database() || ' since ' || pg_postmaster_start_time() AT TIME ZONE 'UTC',
+		pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&is.database, &is.pid)
+	return is, err
+}
+
+// inspectSessions returns a session of the pool, and whether the pool's connections lead through a pooler in
+// transaction mode. Without such a pooler, each connection has a session of its own. With such a pooler, two
+// connections run statements in the same session, or one connection runs them in different sessions.
+func (p *Pool) inspectSessions(ctx context.Context) (before session, pooled bool, err error) {
+	conn, err := p.Conns.Acquire(ctx)
+	if err != nil {
+		return before, false, err
+	}
+	defer conn.Release()
+	if before, err = inspectSession(ctx, conn); err != nil {
+		return before, false, err
+	}
+	var other, after session
+	err = pgx.BeginFunc(ctx, p.Conns, func(tx pgx.Tx) (err error) {
+		if other, err = inspectSession(ctx, tx); err == nil {
+			after, err = inspectSession(ctx, conn)
+		}
+		return err
+	})
+	return before, before.pid == other.pid || before.pid != after.pid, err
 }

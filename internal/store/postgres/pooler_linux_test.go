@@ -20,7 +20,8 @@ func openPooled(t testing.TB, pooler, leader string, conns int32) *Pool {
 }
 
 // TestCheckPooler: the check names the statements that give the pooler's sessions their settings, and passes after
-// them. It refuses an address of the leader that leads through a pooler or to another database.
+// them. It refuses an address of the leader that leads through a pooler or to another database. It refuses a pooler that
+// no address of the leader accompanies, also if the pooler drops the settings of a connection instead of refusing them.
 func TestCheckPooler(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Postgres(t, Migrate)
@@ -62,10 +63,14 @@ func TestCheckPooler(t *testing.T) {
 		"a pooler, explained":            {p.URL, p.URL, "set HERALD_LEADER_DATABASE_URL to the address of Postgres itself"},
 		"a pooler that drops parameters": {p.URL, lenient.URL, "through a pooler in transaction mode"},
 		"another database":               {p.URL, heraldtest.EmptyPostgres(t), "leads to another database"},
+		"no address of the leader":       {lenient.URL, "", "it leads through a pooler in transaction mode: set HERALD_LEADER_DATABASE_URL"},
 	} {
 		if err := openPooled(t, c.pooler, c.leader, 2).CheckPooler(t.Context()); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if err := direct.CheckPooler(t.Context()); err != nil {
+		t.Errorf("Postgres itself: %v", err)
 	}
 }
 
