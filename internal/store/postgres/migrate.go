@@ -96,7 +96,7 @@ func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
 	pool, err := pgxpool.ParseConfig(url.Reveal()) // as Open, so that it accepts the options of a pool
 	if err != nil {
-		return errURL // the parser's error may quote the URL, and with it the password
+		return explainURL(err)
 	}
 	cfg := pool.ConnConfig
 	cfg.ConnectTimeout = defaultConnectTimeout

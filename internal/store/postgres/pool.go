@@ -109,7 +109,7 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	}
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", errURL) // the parser's error may quote the URL, and with it the password
+		return nil, fmt.Errorf("store: %w", explainURL(err))
 	}
 	pc.MaxConns = 10
 	if cfg.MaxConns > 0 {
@@ -179,6 +179,21 @@ func sessionSettings(statement time.Duration) map[string]string {
 const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
+
+// explainURL returns the error for a URL that the parser refused with err. It names the cause if that is the setup of
+// TLS, such as a missing file of an authority. Other causes may quote the URL, and with it the password.
+func explainURL(err error) error {
+	refused, ok := errors.AsType[*pgconn.ParseConfigError](err)
+	if !ok {
+		return errURL
+	}
+	cause := refused.Unwrap()
+	if cause == nil || !strings.HasSuffix(refused.Error(), ": failed to configure TLS ("+cause.Error()+")") {
+		return errURL
+	}
+	// The cause is not wrapped, because pgerror.Explain would take a failed read of a file for one of the network.
+	return errors.New("TLS cannot be set up as DATABASE_URL (or HERALD_LEADER_DATABASE_URL) says: " + cause.Error())
+}
 
 // WithDeadline returns a context that ends when ctx ends, and at the latest when a call must end
 // (Config.StatementTimeout, LimitCalls).

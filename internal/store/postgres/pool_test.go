@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +45,29 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// TestRefusedURL: the error for a URL that cannot be used names what is wrong with its TLS settings, and not its password.
+func TestRefusedURL(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "ca.crt")
+	heraldtest.Must(t, os.WriteFile(empty, nil, 0o600))
+	for url, want := range map[string]string{
+		"postgres://u:hunter2@h/d?sslmode=verify-full&sslrootcert=/nowhere/ca.crt": "unable to read CA file: open /nowhere/ca.crt: no such file or directory",
+		"postgres://u:hunter2@h/d?sslmode=verify-ca&sslrootcert=" + empty:          "unable to add CA to cert pool",
+		"postgres://u:hunter2@h/d?sslmode=verify_full":                             "sslmode is invalid",
+		"postgres://u:hunter2@h:port/d":                                            errURL.Error(),
+		"postgres://u:hunter2 failed to configure TLS@h:port/d":                    errURL.Error(),
+	} {
+		for _, cfg := range []Config{{URL: secret.New(url)}, {URL: secret.New("postgres://h/d"), LeaderURL: secret.New(url)}} {
+			if _, err := Open(cfg); err == nil || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v", url, err)
+			}
+		}
+		if _, err := Migrations(t.Context(), secret.New(url)); err == nil || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: migrations: %v", url, err)
+		}
 	}
 }
 
