@@ -84,7 +84,8 @@ func checkRedisURL(s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
 	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
 		"redis-clusters"}, scheme) {
-		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel:// or redis-cluster://"
+		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel://, redis-cluster:// or " +
+			"redis-clusters://"
 	}
 	return ""
 }
