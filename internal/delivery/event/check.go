@@ -280,10 +280,12 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 	return chain.Standing{}, cmp.Or(unseen, refused)
 }
 
-// isUnseen reports whether the job j names no block, and the node does not know its transaction, or a search up to the
-// node's newest block found nothing. s is the result of checking j.
+// isUnseen reports whether a node that lags behind the node of the job's sender could have answered s, the result of
+// checking the job j. The job names no block, and the node does not know its transaction, or a search up to the node's
+// newest block found nothing. Or a sender's retraction names a block that the node has not replaced.
 func isUnseen(j job.Job, s chain.Standing) bool {
-	return s.Unseen || j.BlockNumber == 0 && s.SearchedTo > 0
+	return s.Unseen || j.BlockNumber == 0 && s.SearchedTo > 0 ||
+		j.IsRetraction() && j.Retracts == "" && s.Disagrees == "blockHash"
 }
 
 // findConfirmationPause returns how long a delivery waits before it checks its event again: the time until the chain is

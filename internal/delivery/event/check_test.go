@@ -96,28 +96,41 @@ func TestPendingWaitGrows(t *testing.T) {
 	}
 }
 
-// TestUnseenEventIsAwaited: the node may lag behind the node of the job's sender, so an event that it does not know
-// counts as not found only a minute after the job arrived. If the node knew the event before, it does not lag.
+// TestUnseenEventIsAwaited: the node may lag behind the node of the job's sender, so an event or a reorg that it does not
+// know counts as not found only a minute after the job arrived. If the node knew the event before, it does not lag.
 func TestUnseenEventIsAwaited(t *testing.T) {
 	t.Parallel()
+	unseen := chain.Standing{Disagrees: "transactionHash", Unseen: true}
+	canonical := chain.Standing{Disagrees: "blockHash"}
+	given := job.Job{TransactionHash: common.Hash{1}}
+	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, BlockNumber: 7}
+	own := retraction
+	own.Retracts = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	for name, c := range map[string]struct {
-		waited        time.Duration
-		unseen, bound bool
-		want          outcome.Reason
-		pause         time.Duration
+		job    job.Job
+		s      chain.Standing
+		waited time.Duration
+		bound  bool
+		want   outcome.Reason
+		pause  time.Duration
 	}{
-		"a new job":                       {0, true, false, outcome.NotConfirmed, 2 * time.Second},
-		"a job of 10 seconds ago":         {10 * time.Second, true, false, outcome.NotConfirmed, 10 * time.Second},
-		"a job of a minute ago":           {time.Minute, true, false, outcome.EventNotFound, 0},
-		"an event that a reorg removed":   {0, true, true, outcome.EventNotFound, 0},
-		"a transaction without the event": {0, false, false, outcome.EventNotFound, 0},
+		"a new job":                           {given, unseen, 0, false, outcome.NotConfirmed, 2 * time.Second},
+		"a job of 10 seconds ago":             {given, unseen, 10 * time.Second, false, outcome.NotConfirmed, 10 * time.Second},
+		"a job of a minute ago":               {given, unseen, time.Minute, false, outcome.EventNotFound, 0},
+		"an event that a reorg removed":       {given, unseen, 0, true, outcome.EventNotFound, 0},
+		"a transaction without the event":     {given, chain.Standing{Disagrees: "transactionHash"}, 0, false, outcome.EventNotFound, 0},
+		"a retraction of a block that stays":  {retraction, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
+		"such a retraction of a minute ago":   {retraction, canonical, time.Minute, false, outcome.EventNotFound, 0},
+		"such a retraction of Herald's own":   {own, canonical, 0, false, outcome.MinedAgain, 0},
+		"a retraction whose feedback returns": {retraction, chain.Standing{Disagrees: "feedbackIndex"}, 0, false, outcome.EventNotFound, 0},
 	} {
-		checker := checkerOf(standingChain{Disagrees: "transactionHash", Unseen: c.unseen})
-		claim := &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Bound: c.bound, Job: job.Job{TransactionHash: common.Hash{1}}}
+		checker := checkerOf(standingChain(c.s))
+		checker.Ledger = rowLedger{}
+		claim := &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Bound: c.bound, Job: c.job}
 		var r Result
 		err := checker.Check(t.Context(), claim, &r)
 		failure, ok := errors.AsType[*outcome.Failure](err)
-		if !ok || failure.Reason != c.want || failure.Pause.Round(time.Second) != c.pause || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
+		if !ok || failure.Reason != c.want || failure.Pause.Round(time.Second) != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
