@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -144,5 +145,22 @@ func TestQuestions(t *testing.T) {
 	d.says(exitFailed, `nothing is known of "nobody"`, "find", "nobody")
 	if code, answer := ask("GET", "/v1/deliveries?endedSince=x", ""); code != http.StatusBadRequest || !strings.Contains(answer, `"field":"endedSince"`) {
 		t.Errorf("%d %s", code, answer)
+	}
+}
+
+// TestTakenIndexIsNotRetracted: a reorg gave the index of a delivered feedback to another one. Only the first one was
+// retracted.
+func TestTakenIndexIsNotRetracted(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	gone := storetest.Feedback(1, 1)
+	id := d.end(gone, delivered)
+	next := gone
+	next.Value, next.TransactionHash, next.BlockHash = big.NewInt(5), common.Hash{5}, common.Hash{6}
+	_, err := d.store.EndReview(t.Context(), ledger.Review{ID: id, Key: gone.Key(), Job: gone}, &next)
+	heraldtest.Must(t, err)
+	for show, want := range map[string]bool{id.String(): true, next.Key(): false} {
+		said := d.out("delivery", "show", show)
+		heraldtest.Equal(t, said+": is retracted", strings.Contains(said, "retracted after a reorg"), want)
 	}
 }

@@ -26,11 +26,29 @@ func (o *Operator) ListRelations(ctx context.Context, d ledger.Delivery) (list [
 		rows, err := st.Related(ctx, d.ID, d.Key, strings.ToLower(event.BlockHash))
 		feedback := records.FeedbackKey(d.Key)
 		for _, r := range rows {
-			list = append(list, Relation{describeRelation(d, r, feedback), r})
+			what := describeRelation(d, r, feedback)
+			if what == isRetraction && d.Kind == string(job.KindNewFeedback) {
+				full, err := st.Delivery(ctx, r.ID)
+				if err != nil {
+					return err
+				}
+				if retractsOther(full, d) {
+					what = describeNeighbour(d, r)
+				}
+			}
+			list = append(list, Relation{what, r})
 		}
 		return err
 	})
 	return list, err
+}
+
+// retractsOther reports whether the retraction r names another delivery than d. After a reorg, several feedbacks with
+// deliveries of their own can have had the same index.
+func retractsOther(r, d ledger.Delivery) bool {
+	var j struct{ Retracts string }
+	_ = json.Unmarshal(r.Job, &j) // retention may have deleted the job
+	return j.Retracts != "" && j.Retracts != d.ID.String()
 }
 
 const isRetraction = "its retraction after a reorg"
@@ -43,6 +61,10 @@ func describeRelation(d, r ledger.Delivery, feedback string) string {
 			return of[1]
 		}
 	}
+	return describeNeighbour(d, r)
+}
+
+func describeNeighbour(d, r ledger.Delivery) string {
 	if r.Seq < d.Seq {
 		return "before it, by the same client"
 	}
