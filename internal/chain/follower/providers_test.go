@@ -112,6 +112,7 @@ func TestFollowsProviders(t *testing.T) {
 		"no limits": {},
 		"OP Mainnet's public node: 413 above 10 calls":        {mostInOne: 10, inStatus: 413},
 		"Base's public node: 200 and one object, 10 calls":    {mostInOne: 10, inStatus: 200},
+		"dRPC's free tier: 500 above 3 calls":                 {mostInOne: 3, inStatus: 500},
 		"Hedera: 1,000 blocks, with more than one address":    {width: 1000, states: true, refusal: chaintest.Error{Code: -32000, Message: "Exceeded maximum block range: 1000"}},
 		"Alchemy, free: 10 blocks":                            {width: 10, refusal: chaintest.Error{Code: -32600, Message: "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range. Upgrade to PAYG for expanded block range."}},
 		"QuickNode, trial: 5 blocks":                          {width: 5, refusal: chaintest.Error{Code: -32614, Message: "eth_getLogs is limited to a 5 range"}},
@@ -131,7 +132,10 @@ func TestFollowsProviders(t *testing.T) {
 						return false
 					}
 					body := ""
-					if p.inStatus == 200 {
+					switch p.inStatus {
+					case 500:
+						body = `{"error":{"code":31,"message":"Batch of more than 3 requests are not allowed on free tier"}}`
+					case 200:
 						body = `{"error":{"code":-32014,"message":"too many calls in one batch"}}`
 					}
 					chaintest.RefuseStatus(p.inStatus, "", body)(rw, r)

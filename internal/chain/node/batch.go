@@ -205,8 +205,9 @@ func isBatchRefusal(err error) bool {
 	case errors.As(err, &answered):
 		return !isBehind(err) && !containsAny(answered.message, rangeWords)
 	case errors.As(err, &status):
-		return slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code) &&
-			!containsAny(status.body, rangeWords)
+		isStatus := slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code)
+		isNamed := containsAny(status.body, []string{"batch"}) // dRPC and 1RPC answer 500
+		return (isStatus || isNamed) && !containsAny(status.body, rangeWords)
 	}
 	return false
 }

@@ -27,9 +27,11 @@ func TestBatchSizeAdaptsToNode(t *testing.T) {
 		"Base: 200 and one error object":     {10, chaintest.RefuseStatus(200, "", "\n "+base), false},
 		"400":                                {10, chaintest.RefuseStatus(400, "", `{"error":"batch too large"}`), false},
 		"geth: an array of one error object": {10, chaintest.RefuseStatus(200, "", "["+base+"]"), false},
-		"one call in a request":              {1, chaintest.RefuseStatus(400, "", ""), false},
-		"429 and Retry-After":                {10, chaintest.RefuseStatus(429, "1", ""), true},
-		"413 and Retry-After":                {10, chaintest.RefuseStatus(413, "1", ""), true},
+		"dRPC and 1RPC, free tier: 500": {3, chaintest.RefuseStatus(500, "", `{"id":1,"jsonrpc":"2.0","error":{"code":31,`+
+			`"message":"Batch of more than 3 requests are not allowed on free tier"}}`), false},
+		"one call in a request": {1, chaintest.RefuseStatus(400, "", ""), false},
+		"429 and Retry-After":   {10, chaintest.RefuseStatus(429, "1", ""), true},
+		"413 and Retry-After":   {10, chaintest.RefuseStatus(413, "1", ""), true},
 		"over the rate limit, as one object": {10, chaintest.RefuseStatus(200, "1", strings.Replace(base, "maximum 10 calls in 1 batch",
 			"over rate limit", 1)), true},
 	} {
