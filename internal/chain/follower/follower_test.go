@@ -2,6 +2,7 @@ package follower
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -268,6 +269,27 @@ func TestHeadBelowTheStart(t *testing.T) {
 }
 
 func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }
+
+// TestSecondNodeReplacesHeadless: a follower reads from the second node if the first one answers, but returns no newest
+// block.
+func TestSecondNodeReplacesHeadless(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]any{"null": nil, "an error": chaintest.Error{Code: -32001, Message: "quota exceeded"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+				first.Set(nil, chaintest.AnswerTo("eth_getBlockByNumber", json.RawMessage("null"), failure))
+				second.every = 5
+				f, got := newStubFollower(t, newStubReader(t, false, first, second), Config{From: second.head(),
+					Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
+				followFor(t, f, 10*time.Minute)
+				if behind := second.head() - (got.next - 1); behind > 2 || len(got.events) < 50 {
+					t.Errorf("%d blocks behind, %d events", behind, len(got.events))
+				}
+			})
+		})
+	}
+}
 
 // TestSecondNodeReplacesLaggard: a follower reads from the second node if the first one answers, but its head stopped,
 // or is always 200 s old. The follower notices no reorg then.

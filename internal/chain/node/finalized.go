@@ -21,7 +21,7 @@ func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
 // taggedAnswer is one node's answer about a tagged block. block and err are nil if the node names no such block.
 type taggedAnswer struct {
 	block *Block
-	head  *Block // nil if the node did not return its head
+	head  *Block // nil if the node returned no head
 	err   error  // a typed error
 }
 
@@ -74,9 +74,9 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 	return nil, p.combineFailures(op, failures)
 }
 
-// demoteLaggards demotes nodes whose head is too old, so that they are asked after the others until their head is
-// newer. A head in the future counts as made now. So a node that invents one cannot demote nodes whose head is new. A
-// single head changes nothing, because nothing can be compared with it.
+// demoteLaggards demotes nodes whose head is too old, or that return no head although another node does. They are asked
+// after the others until their head is newer. A head in the future counts as made now. So a node that invents one
+// cannot demote nodes whose head is new. A single head is not compared with anything.
 func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 	var newest Quantity
 	heads := 0
@@ -85,16 +85,20 @@ func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 			newest, heads = max(newest, s.head.Time), heads+1
 		}
 	}
-	if heads < 2 {
+	if heads == 0 {
 		return
 	}
 	newest = min(newest, Quantity(max(time.Now().Unix(), 0)))
 	for i, s := range answers {
-		if s.err != nil || s.head == nil {
+		if s.err != nil || s.head != nil && heads == 1 {
 			continue
 		}
-		behind := s.head.Time+Quantity(maxHeadAge.Seconds()) < newest && !isOneBehind(s.head, answers)
+		behind := s.head == nil ||
+			s.head.Time+Quantity(maxHeadAge.Seconds()) < newest && !isOneBehind(s.head, answers)
 		switch changed := nodes[i].health.noteHead(behind); {
+		case changed && s.head == nil:
+			p.log.Warn("a node returns no newest block: the others of RPC_URL are asked first",
+				"chain", p.chainID, "node", nodes[i].number)
 		case changed && behind:
 			p.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
 				"chain", p.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),

@@ -147,6 +147,31 @@ func TestLaggardIsDemoted(t *testing.T) {
 	}
 }
 
+// TestHeadlessIsDemoted: a node that answers, but returns no newest block, is asked after another one that returns one,
+// until it returns one too.
+func TestHeadlessIsDemoted(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	c := newStubPool(t, first, second)
+	expectFirst := func(when string, want int) {
+		t.Helper()
+		_, err := c.ReadTagged(t.Context(), Finalized)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, when+": the node that is asked first", c.orderNodes(time.Now())[0].number, want)
+	}
+	for _, failure := range []any{nil, chaintest.Error{Code: -32000, Message: "header not found"}} {
+		none := chaintest.AnswerTo("eth_getBlockByNumber", json.RawMessage("null"), failure)
+		first.Set(nil, none)
+		expectFirst("the first has no head", 2)
+		first.Set(nil, nil)
+		expectFirst("the first has a head again", 1)
+		first.Set(nil, none)
+		second.Set(nil, none)
+		expectFirst("no node has a head", 1)
+		second.Set(nil, nil)
+	}
+}
+
 // TestHeadInTheFutureDemotesNobody: a node that names a head in the future does not make others count as behind.
 func TestHeadInTheFutureDemotesNobody(t *testing.T) {
 	t.Parallel()

@@ -226,9 +226,15 @@ func findError(elems []rpc.BatchElem) error {
 	return nil
 }
 
-// findInability returns the error of a call that this node can never answer but another node may.
+// findInability returns the error of a call that this node can never answer but another node may. It also returns an
+// error if the node does not return its newest block, since every node has one. That error counts as a fault of the
+// node.
 func (p *Pool) findInability(elems []rpc.BatchElem) error {
 	for _, e := range elems {
+		if b, ok := e.Result.(**Block); ok && e.Args[0] == Latest && (e.Error != nil || *b == nil) {
+			// Without %w: an answered error would be no fault.
+			return fmt.Errorf("reading its newest block: %v", p.maskFailure(cmp.Or(e.Error, ErrNoBlock)))
+		}
 		if _, reverted := FindRevert(e.Error); e.Error != nil && !reverted && isInability(p.maskFailure(e.Error)) {
 			return e.Error
 		}
