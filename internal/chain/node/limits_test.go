@@ -137,6 +137,26 @@ func TestRetryAfterIsRespected(t *testing.T) {
 	}
 }
 
+// TestRetryAfterOfAnOutage: a node that answered 503 may be well again long before the time that it stated.
+func TestRetryAfterOfAnOutage(t *testing.T) {
+	t.Parallel()
+	n := chaintest.NewNode(t, 1)
+	c := newStubPool(t, n)
+	for stated, want := range map[string]time.Duration{"20": 20 * time.Second, "3600": maxRest} {
+		c.nodes[0].rest.until = time.Time{}
+		n.Set(func(rw http.ResponseWriter, _ *http.Request) bool {
+			chaintest.RefuseStatus(http.StatusServiceUnavailable, stated, "maintenance")(rw, nil)
+			return true
+		}, nil)
+		if head, err := c.ReadHead(t.Context()); err == nil {
+			t.Errorf("%v", head)
+		}
+		if rests := c.nodes[0].rest.remaining(time.Now()); rests <= want-5*time.Second || rests > want {
+			t.Errorf("Retry-After %s: it rests %s, want %s", stated, rests, want)
+		}
+	}
+}
+
 // TestRefusedCallPausesNode: if a node refuses one call of a batch because of its rate limit, it pauses, and the batch
 // is sent to the next node.
 func TestRefusedCallPausesNode(t *testing.T) {

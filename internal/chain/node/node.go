@@ -198,6 +198,9 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer resp.Body.Close()
 	now := time.Now()
 	wait, stated := readRetryAfter(resp, now)
+	if resp.StatusCode >= http.StatusInternalServerError {
+		wait = min(wait, maxRest) // an outage may end before the stated time
+	}
 	if stated && resp.StatusCode >= http.StatusBadRequest {
 		t.node.rest.noteStated(now, wait)
 	}

@@ -17,7 +17,8 @@ const (
 	// firstRest is the time for which a node is not asked after it refused too many requests without stating a time.
 	// The time doubles with each refusal until the node answers.
 	firstRest = time.Second
-	// maxRest bounds that time. maxStatedRest bounds the time that a node states.
+	// maxRest bounds that time, and the time that a node states with a status of 500 or above. maxStatedRest bounds
+	// other stated times.
 	maxRest       = 30 * time.Second
 	maxStatedRest = time.Hour
 	// maxPause is how long a question waits for a node that rests. If the rest is longer, the question fails.
