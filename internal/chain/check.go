@@ -158,7 +158,7 @@ func (c *Client) findIdentity(ctx context.Context, registry common.Address) (com
 		return identity, nil
 	}
 	const op = "reading getIdentityRegistry"
-	ret, err := c.CallView(ctx, op, registry, erc8004.PackGetIdentityRegistry())
+	ret, err := c.CallView(ctx, op, registry, erc8004.PackGetIdentityRegistry(), 0)
 	var reverted *node.Revert
 	switch {
 	case errors.As(err, &reverted):
@@ -372,7 +372,9 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 	if s.ConfirmedIn == 0 && top == nil {
 		s.ConfirmedIn = 1
 	}
-	s.Confirmed = s.ConfirmedIn == 0
+	if s.Confirmed = s.ConfirmedIn == 0; s.Confirmed {
+		c.noteConfirmed(s.BlockNumber)
+	}
 	return s, nil
 }
 

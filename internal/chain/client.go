@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"sync"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -37,6 +38,32 @@ type Client struct {
 
 	mu         sync.Mutex
 	identities map[common.Address]common.Address // answers of getIdentityRegistry, by the registry that was asked
+	// confirmed is the block of an event that Check found confirmed at confirmedAt. For confirmedFor, agents are read
+	// only from nodes that have reached it: a node that lags may not have the event's agent yet, or its old tokenURI.
+	confirmed   uint64
+	confirmedAt time.Time
+}
+
+// confirmedFor bounds how long agents cannot be read after the chain was rolled back.
+const confirmedFor = time.Minute
+
+// noteConfirmed records the block of a confirmed event.
+func (c *Client) noteConfirmed(block uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if block >= c.confirmed || time.Since(c.confirmedAt) >= confirmedFor {
+		c.confirmed, c.confirmedAt = block, time.Now()
+	}
+}
+
+// readConfirmed returns the block that a node must have reached so that agents are read from it; 0: any block.
+func (c *Client) readConfirmed() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.confirmedAt) >= confirmedFor {
+		return 0
+	}
+	return c.confirmed
 }
 
 // New returns a client. It makes no request.
@@ -68,7 +95,7 @@ func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID 
 		return "", gone // the id is not a uint256, so no registry contains it
 	}
 	const op = "reading tokenURI"
-	ret, err := c.CallView(ctx, op, identity, call)
+	ret, err := c.CallView(ctx, op, identity, call, c.readConfirmed())
 	var reverted *node.Revert
 	switch {
 	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.Data):
@@ -91,7 +118,7 @@ func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentErr
 	if err != nil {
 		return gone
 	}
-	_, err = c.CallView(ctx, "reading ownerOf", gone.Registry, call)
+	_, err = c.CallView(ctx, "reading ownerOf", gone.Registry, call, c.readConfirmed())
 	var also *node.Revert
 	switch {
 	case errors.As(err, &also):

@@ -186,7 +186,7 @@ func (p *Pool) isFault(err error) bool {
 	}
 	var answered *rpcError
 	shown := p.maskFailure(err)
-	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown)
+	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown) && !errors.Is(err, ErrOutdated)
 }
 
 // mayOtherAnswer reports whether another node should be asked. It returns false if this node returned the chain's own

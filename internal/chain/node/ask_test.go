@@ -239,7 +239,7 @@ func TestFinalAnswersDoNotFailOver(t *testing.T) {
 		return nil, nil
 	})
 	c := newStubPool(t, first, second)
-	if _, err := c.CallView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, new(*Revert)) {
+	if _, err := c.CallView(t.Context(), "asking", common.Address{1}, nil, 0); !errors.As(err, new(*Revert)) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.SendAll(t.Context(), "asking", logsCall); err == nil || !IsRangeLimit(err) {

@@ -276,12 +276,30 @@ func (r *Revert) Error() string {
 	return fmt.Sprintf("the contract reverted with %d bytes", len(r.Data))
 }
 
-// CallView calls a view function of a contract. It returns *Revert, *UnavailableError (which wraps *NoContractError
-// if the address has no code), or *WrongChainError.
-func (p *Pool) CallView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
+// ErrOutdated means that a node has not reached a block that was read before. Several nodes may answer at one address.
+var ErrOutdated = errors.New("the node has not reached a block that was read before")
+
+// CallView calls a view function of a contract, in the state of the newest block of a node that has reached the block
+// since. It returns *Revert, *UnavailableError (which wraps *NoContractError if the address has no code), or
+// *WrongChainError.
+func (p *Pool) CallView(
+	ctx context.Context, op string, to common.Address, data []byte, since uint64,
+) ([]byte, error) {
 	var ret hexutil.Bytes
+	var head *Block
+	elems := []rpc.BatchElem{{Method: "eth_call", Args: CallArgs(to, data, Latest), Result: &ret}}
+	if since > 0 {
+		elems = append(elems, TaggedCall(Latest, &head))
+	}
 	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		return conn.CallContext(ctx, &ret, "eth_call", CallArgs(to, data, Latest)...)
+		ret, head = nil, nil
+		if err := p.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		if since > 0 && (head == nil || uint64(head.Number) < since) {
+			return ErrOutdated
+		}
+		return elems[0].Error
 	})
 	if err != nil {
 		return nil, err

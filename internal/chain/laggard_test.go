@@ -1,0 +1,62 @@
+package chain
+
+import (
+	"math/big"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"testing"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestAgentIsReadAfterItsEvent: several nodes answer at one address. The node that shows the event has the agent. Another
+// one lags and does not have it yet: the agent is then read from another address, or later.
+func TestAgentIsReadAfterItsEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	j := w.Feedback()
+	laggard := devnettest.Start(t, devnet.Config{})
+	var lags atomic.Bool
+	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		target := w.Net.URL()
+		if lags.Load() {
+			target = laggard.URL()
+		}
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.SetURL(u)
+	}})
+	t.Cleanup(server.Close)
+	for nodes, urls := range map[string][]secret.Secret{
+		"one address": {secret.New(server.URL)}, "two": {secret.New(server.URL), secret.New(w.Net.URL())},
+	} {
+		lags.Store(false)
+		c := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: urls}, Config{Registries: w.Net.Deployment().Registries()})
+		if s, err := c.Check(w.Ctx, j, VerifyReceipt); err != nil || !s.Confirmed {
+			t.Fatalf("%s: %+v, %v", nodes, s, err)
+		}
+		lags.Store(true)
+		uri, err := c.TokenURI(w.Ctx, j.IdentityRegistry, w.Agent)
+		if len(urls) == 1 {
+			heraldtest.Fails(t, nodes, err, node.ErrOutdated)
+		} else if err != nil || uri == "" {
+			t.Errorf("%s: %q, %v", nodes, uri, err)
+		}
+		lags.Store(false)
+		if uri, err := c.TokenURI(w.Ctx, j.IdentityRegistry, w.Agent); err != nil || uri == "" {
+			t.Errorf("%s, without the laggard: %q, %v", nodes, uri, err)
+		}
+		if _, err := c.TokenURI(w.Ctx, j.IdentityRegistry, big.NewInt(99)); !as[*NoSuchAgentError](err) {
+			t.Errorf("%s, an agent that does not exist: %v", nodes, err)
+		}
+	}
+}
