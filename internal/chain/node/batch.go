@@ -131,7 +131,7 @@ func (p *Pool) callBatch(ctx context.Context, conn nodeConn, elems []rpc.BatchEl
 			return err
 		case !isBatchRefusal(shown):
 			return err
-		case size == 1, limit.isKnownGood(calls):
+		case size == 1, !namesBatch(shown) && limit.isKnownGood(calls):
 			limit.restoreSize(before, max(refused, calls))
 			return err
 		}
@@ -206,10 +206,19 @@ func isBatchRefusal(err error) bool {
 		return !isBehind(err) && !containsAny(answered.message, rangeWords)
 	case errors.As(err, &status):
 		isStatus := slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code)
-		isNamed := containsAny(status.body, []string{"batch"}) // dRPC and 1RPC answer 500
-		return (isStatus || isNamed) && !containsAny(status.body, rangeWords)
+		return (isStatus || namesBatch(err)) && !containsAny(status.body, rangeWords)
 	}
 	return false
+}
+
+// namesBatch reports whether a refusal names the batch: then the node refuses the number of calls, and not one of them.
+// dRPC and 1RPC do this with the status 500.
+func namesBatch(err error) bool {
+	var answered *rpcError
+	var status *statusError
+	words := []string{"batch"}
+	return errors.As(err, &answered) && containsAny(answered.message, words) ||
+		errors.As(err, &status) && containsAny(status.body, words)
 }
 
 // isBatchFailure reports whether the error of one element fails its whole batch. This is the case if the answer was

@@ -65,6 +65,22 @@ func TestBatchSizeAdaptsToNode(t *testing.T) {
 	}
 }
 
+// TestBatchesBecomeSmaller: a node accepts fewer calls in a request than before, and says so. The client sends smaller
+// requests at once.
+func TestBatchesBecomeSmaller(t *testing.T) {
+	t.Parallel()
+	n := chaintest.NewNode(t, 1)
+	c := newStubPool(t, n)
+	read := func() error {
+		_, err := c.SendAll(t.Context(), "reading blocks", BlockCall(1, new(*Block)), BlockCall(2, new(*Block)),
+			BlockCall(3, new(*Block)))
+		return err
+	}
+	heraldtest.Must(t, read())
+	n.Set(chaintest.RefuseBatches(n, 3, chaintest.RefuseStatus(500, "", "Batch of more than 3 requests are not allowed")), nil)
+	heraldtest.Must(t, read())
+}
+
 // readForty reads the blocks 1 to 40.
 func readForty(ctx context.Context, p *Pool) error {
 	var elems []rpc.BatchElem
