@@ -28,7 +28,7 @@ func Make(j Job, l Limits) (Job, error) {
 		{ofPair && j.ReputationRegistry == zero, "reputationRegistry", "is the zero address"},
 		{validation && j.ValidationRegistry == zero, "validationRegistry", "is the zero address"},
 		{j.BlockNumber > maxInt64, "blockNumber", "is wider than 63 bits"},
-		{j.Timestamp < 0 || j.Timestamp > year9999, "timestamp", "is beyond the year 9999"},
+		{j.Timestamp < 0 || j.Timestamp > MaxTimestamp, "timestamp", "is beyond the year 9999"},
 		{j.LogIndex != nil && *j.LogIndex > maxLogIndex, "logIndex", "is wider than 31 bits"},
 		{ofPair && j.ClientAddress == zero, "clientAddress", "is the zero address"},
 		{ofPair && j.FeedbackIndex == 0, "feedbackIndex", "must be at least 1"},

@@ -27,13 +27,13 @@ const (
 
 // Bounds of an event's fields. maxInt64 and maxLogIndex are the largest values of Postgres' bigint and integer.
 // maxPercent and maxDecimals are the largest values that the registries accept for a score or response and for
-// valueDecimals. year9999 is the last Unix second of the year 9999, the latest date that can be shown.
+// valueDecimals. MaxTimestamp is the last Unix second of the year 9999, the latest date that can be shown.
 const (
-	maxInt64    = 1<<63 - 1
-	maxLogIndex = 1<<31 - 1
-	maxPercent  = 100
-	maxDecimals = 18
-	year9999    = 253402300799
+	maxInt64     = 1<<63 - 1
+	maxLogIndex  = 1<<31 - 1
+	maxPercent   = 100
+	maxDecimals  = 18
+	MaxTimestamp = 253402300799
 )
 
 // maxValue returns 1e38, the largest |value| that a registry accepts.
@@ -322,7 +322,7 @@ func (r *fieldReader) readRating(j *Job) {
 func (r *fieldReader) readPosition(j *Job) {
 	j.BlockNumber = r.readUint("blockNumber", 0, maxInt64)
 	j.BlockHash, j.TransactionHash = r.readHash("blockHash"), r.readHash("transactionHash")
-	j.Timestamp = int64(r.readUint("timestamp", 0, year9999))
+	j.Timestamp = int64(r.readUint("timestamp", 0, MaxTimestamp))
 	if r.has("logIndex") {
 		i := uint(r.readUint("logIndex", 0, maxLogIndex))
 		j.LogIndex = &i

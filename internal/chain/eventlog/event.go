@@ -23,11 +23,15 @@ var errNoIndex = errors.New("this form of NewFeedback has no feedbackIndex")
 var errNotDelivered = errors.New("this event is not delivered")
 
 // Job converts an event to a job. The job's registries are those of d, except the event's own emitter. blockTime is
-// in seconds since 1970; 0 omits it. Registered, URIUpdated, MetadataSet, MetadataUpdate, Transfer and
-// BatchMetadataUpdate become AgentUpdated; for BatchMetadataUpdate, the job is about its first agent.
+// in seconds since 1970; 0, and a time after job.MaxTimestamp, omit it. Registered, URIUpdated, MetadataSet,
+// MetadataUpdate, Transfer and BatchMetadataUpdate become AgentUpdated; for BatchMetadataUpdate, the job is about its
+// first agent.
 // ValidationRequest is refused with errNotDelivered, and a NewFeedback without an index with errNoIndex. Other errors
 // are those of job.Make.
 func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64, limits job.Limits) (job.Job, error) {
+	if blockTime > job.MaxTimestamp {
+		blockTime = 0 // an event counts, whatever time the node states; a worker's check reads the block's time
+	}
 	index := e.LogIndex
 	j := job.Job{Kind: job.Kind(e.Kind), ChainID: chainID, IdentityRegistry: d.Identity, AgentID: e.AgentID,
 		BlockNumber: e.BlockNumber, BlockHash: e.BlockHash, TransactionHash: e.TxHash, LogIndex: &index,

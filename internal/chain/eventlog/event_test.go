@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"encoding/json"
+	"math"
 	"math/big"
 	"strings"
 	"testing"
@@ -21,6 +22,19 @@ func TestJobRefuses(t *testing.T) {
 	}
 	if _, err := Job(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0, limits); err == nil {
 		t.Error("a job was made of a validation request")
+	}
+}
+
+// TestJobOfImpossibleTime: a node's false timestamp does not make an event invalid.
+func TestJobOfImpossibleTime(t *testing.T) {
+	t.Parallel()
+	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1, AgentID: big.NewInt(1), Value: big.NewInt(90),
+		Address: common.Address{1}, Client: common.Address{2}}
+	for at, want := range map[uint64]int64{1: 1, job.MaxTimestamp: job.MaxTimestamp, 1_700_000_000_000: 0, math.MaxUint64: 0} {
+		j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, at, limits)
+		if err != nil || j.Timestamp != want {
+			t.Errorf("time %d: %d, %v", at, j.Timestamp, err)
+		}
 	}
 }
 
