@@ -291,6 +291,34 @@ func TestSecondNodeReplacesHeadless(t *testing.T) {
 	}
 }
 
+// TestBlockWithoutHashIsNoReorg: for two minutes, a node returns blocks without a hash. The follower reads nothing again,
+// and waits for the node.
+func TestBlockWithoutHashIsNoReorg(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		s.every = 5
+		f, got := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
+		followFor(t, f, 10*time.Minute)
+		s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+			result, failure := s.answerCall(method, params)
+			if block, ok := result.(map[string]any); ok {
+				delete(block, "hash")
+			}
+			return result, failure
+		})
+		followFor(t, f, 2*time.Minute)
+		if requests, _ := s.countRequests(); requests > 130 {
+			t.Errorf("%d requests in two minutes", requests)
+		}
+		s.Set(nil, s.answerCall)
+		followFor(t, f, time.Minute)
+		if behind := s.head() - (got.next - 1); behind > 2 || got.rewinds > 0 {
+			t.Errorf("%d blocks behind, %d reorgs", behind, got.rewinds)
+		}
+	})
+}
+
 // TestSecondNodeReplacesLaggard: a follower reads from the second node if the first one answers, but its head stopped,
 // or is always 200 s old. The follower notices no reorg then.
 func TestSecondNodeReplacesLaggard(t *testing.T) {

@@ -154,6 +154,9 @@ func (p *Pool) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchEle
 			if err := elems[i].Error; err != nil && (p.isBatchFailure(err) || !isAnswer(err)) {
 				return err
 			}
+			if err := checkBlock(elems[i]); err != nil {
+				return err
+			}
 		}
 		if err := conn.CallContext(ctx, &id, "eth_chainId"); err != nil {
 			return err
@@ -171,6 +174,9 @@ func (p *Pool) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchEle
 	for i := range asked {
 		if e := asked[i].Error; e != nil && (i == len(elems) || p.isBatchFailure(e)) {
 			return e
+		}
+		if err := checkBlock(asked[i]); err != nil {
+			return err
 		}
 	}
 	return p.compareChainID(&id)

@@ -76,6 +76,23 @@ func (logs *Logs) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(again, (*[]types.Log)(logs))
 }
 
+func (b *Block) hasHash() bool { return b.Hash != (common.Hash{}) }
+
+var errNoHash = errors.New("the node returned a block without a hash")
+
+// checkBlock returns errNoHash if the answer to a call is a block without a hash, which would look like a reorg. Types
+// that embed Block are blocks too.
+func checkBlock(e rpc.BatchElem) error {
+	result := reflect.Indirect(reflect.ValueOf(e.Result))
+	if e.Error != nil || result.Kind() != reflect.Pointer || result.IsNil() {
+		return nil
+	}
+	if b, isBlock := result.Interface().(interface{ hasHash() bool }); isBlock && !b.hasHash() {
+		return errNoHash
+	}
+	return nil
+}
+
 // Age returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
 func (b Block) Age() time.Duration {
 	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
