@@ -119,6 +119,9 @@ type Follower struct {
 	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
 }
 
+// warnPause is the minimum time between two warnings about a node that does not answer. It may answer in between.
+const warnPause = time.Minute
+
 // leastGap is the minimum time between the beginnings of two readings at the head, unless Poll is shorter. It is
 // needed because a websocket announces each block, and some chains make several blocks a second.
 const leastGap = time.Second
@@ -175,7 +178,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 	wake, stop := f.watchHeads(ctx)
 	defer stop()
 	gap := min(leastGap, f.cfg.Poll)
-	var began time.Time
+	var began, warned time.Time
 	away := false
 	for !f.isDone() {
 		select {
@@ -200,10 +203,10 @@ func (f *Follower) Follow(ctx context.Context) error {
 		case errors.Is(err, eventlog.ErrReorganised):
 			f.log.Info("the chain reorganised while it was read, reading again")
 		case err != nil:
-			if !away {
+			if !away && time.Since(warned) >= warnPause {
 				f.log.Warn("waiting for the node", "error", err)
+				away, warned = true, time.Now()
 			}
-			away = true
 		case away:
 			f.log.Info("the node answers again")
 			away = false

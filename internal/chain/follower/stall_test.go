@@ -2,6 +2,8 @@ package follower
 
 import (
 	"context"
+	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestStallIsReported: a follower that reads no block for a minute reports it once, with the node's own error text. It
@@ -69,5 +72,29 @@ func TestQuietChainIsNoStall(t *testing.T) {
 		f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head(),
 			Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
 		followFor(t, f, 10*time.Minute)
+	})
+}
+
+// TestFlappingNodeIsLoggedSeldom: a node that refuses every other reading of logs causes two lines a minute.
+func TestFlappingNodeIsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		f, _ := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head()})
+		log := &heraldtest.Log{}
+		f.log = log.Logger(slog.LevelInfo)
+		readings := 0
+		s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+			if method == "eth_getLogs" {
+				if readings++; readings%2 == 0 {
+					return nil, chaintest.Error{Code: -32000, Message: "no"}
+				}
+			}
+			return s.answerCall(method, params)
+		})
+		followFor(t, f, 10*time.Minute)
+		if warnings, lines := log.Count("waiting for the node"), log.Count("\n"); readings < 200 || warnings < 5 || lines > 22 {
+			t.Errorf("%d readings, %d warnings, %d lines", readings, warnings, lines)
+		}
 	})
 }

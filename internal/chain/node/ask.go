@@ -25,16 +25,25 @@ type health struct {
 	demoted time.Time // until this time, the node is asked after the others
 	behind  bool      // the node's head is old: it is asked after the others until its head is new again
 	omitted bool      // the node left out logs: it is asked after the others from then on
+	logged  time.Time // when a failure was last logged
+	told    bool      // a failure was logged, and the answer after it was not
 }
 
-// noteFault demotes the node, for a longer time after each consecutive failure but at least for least. first is true
-// if the previous request did not fail.
-func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
+// logPause is the minimum time between two log lines about failures of a node, which may fail every other request.
+const logPause = time.Minute
+
+// noteFault demotes the node, for a longer time after each consecutive failure but at least for least. It reports
+// whether the failure is to be logged.
+func (h *health) noteFault(now time.Time, least time.Duration) (tell bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults++
 	h.demoted = now.Add(min(max(time.Second<<min(h.faults-1, 6), least), maxDemotion))
-	return h.faults == 1
+	if h.told || now.Sub(h.logged) < logPause {
+		return false
+	}
+	h.told, h.logged = true, now
+	return true
 }
 
 // noteHead records whether the node's head is old. Other answers of the node say nothing about that. changed is true if
@@ -54,13 +63,13 @@ func (h *health) isBehind() bool {
 	return h.behind
 }
 
-// noteAnswer ends a demotion because of failures. after is true if the previous request failed.
-func (h *health) noteAnswer() (after bool) {
+// noteAnswer ends a demotion because of failures. It reports whether the answer is to be logged, because a failure was.
+func (h *health) noteAnswer() (tell bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	after = h.faults > 0
-	h.faults, h.demoted = 0, time.Time{}
-	return after
+	tell = h.told
+	h.faults, h.demoted, h.told = 0, time.Time{}, false
+	return tell
 }
 
 // rank returns the node's rank. Nodes with lower ranks are asked first.

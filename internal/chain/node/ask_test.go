@@ -48,6 +48,34 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestFlappingNodeIsLoggedSeldom: a node that fails every other request is logged once a minute, and a lasting failure too.
+func TestFlappingNodeIsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	var h health
+	now, lines := time.Now(), 0
+	for range 300 { // ten minutes
+		if h.noteFault(now, 0) {
+			lines++
+		}
+		if h.noteAnswer() {
+			lines++
+		}
+		now = now.Add(2 * time.Second)
+	}
+	heraldtest.Equal(t, "lines in ten minutes", lines, 20)
+	h.noteFault(now, 0)
+	h.noteAnswer()
+	lines = 0
+	for range 300 {
+		if h.noteFault(now, 0) {
+			lines++
+		}
+		now = now.Add(2 * time.Second)
+	}
+	heraldtest.Equal(t, "lines about a lasting failure", lines, 1)
+	heraldtest.Equal(t, "its end is logged", h.noteAnswer(), true)
+}
+
 // TestFailedConnectionReadsChainIDAgain: after a failed connection the address may lead to another node, so the
 // client asks for the chain id again.
 func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
