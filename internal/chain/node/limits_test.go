@@ -131,6 +131,7 @@ func TestRetryAfterIsRespected(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		heraldtest.Fails(t, name+": the ping", alone.Ping(t.Context()), ErrResting)
 		heraldtest.Equal(t, fmt.Sprintf("%s: the only node was asked", name), first.Count(), 1)
 		_, err := alone.ReadHead(t.Context())
 		heraldtest.Fails(t, name, err, ErrResting)

@@ -174,8 +174,11 @@ func (n *node) checkChainID(ctx context.Context, conn *rpc.Client) error {
 	return n.compareChainID(&id)
 }
 
-// ping asks the node for its chain id.
+// ping asks the node for its chain id, unless the node rests.
 func (n *node) ping(ctx context.Context) error {
+	if remaining := n.rest.remaining(time.Now()); remaining > maxPause {
+		return n.newResting("asking for the chain id", remaining)
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	conn, err := n.connect(ctx)

@@ -98,12 +98,16 @@ func (p *Pool) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 			return ready, nil
 		}
 		if shortest > maxPause {
-			return nil, &UnavailableError{ChainID: p.chainID, Op: op, Err: fmt.Errorf(
-				"the node of RPC_URL_%d: %w and is asked again in %s",
-				p.chainID, ErrResting, netguard.Seconds(shortest))}
+			return nil, p.newResting(op, shortest)
 		}
 		if err := loop.Pause(ctx, shortest); err != nil {
 			return nil, p.NewUnavailable(op, err)
 		}
 	}
+}
+
+// newResting returns the error for a request that is not sent because the node rests.
+func (l *link) newResting(op string, remaining time.Duration) error {
+	return &UnavailableError{ChainID: l.chainID, Op: op, Err: fmt.Errorf(
+		"the node of RPC_URL_%d: %w and is asked again in %s", l.chainID, ErrResting, netguard.Seconds(remaining))}
 }
