@@ -13,8 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -125,7 +127,8 @@ func TestRelations(t *testing.T) {
 	heraldtest.Contains(t, client, w.open(200, client), "All 3 deliveries", "8453:1")
 }
 
-// TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets.
+// TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets, and
+// that the page of an invalid event says why it has no job.
 func TestPageOfRefusedJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -136,6 +139,12 @@ func TestPageOfRefusedJob(t *testing.T) {
 	page := html.UnescapeString(w.open(200, "/deliveries/"+id.String()))
 	heraldtest.Contains(t, "the page", page, `{"type":"NewFeedback","agentId":"4<2","auth_token":"******",`)
 	heraldtest.Lacks(t, "the page", page, "retention", "hunter2")
+
+	got, _, err := w.store.Accept(t.Context(), []ledger.Intake{{Refused: "value is too large", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
+	heraldtest.Must(t, err)
+	page = w.open(200, "/deliveries/"+got[0].ID.String())
+	heraldtest.Contains(t, "the page of an event from the chain", page, "It was invalid, so Herald stored no job.")
+	heraldtest.Lacks(t, "the page of an event from the chain", page, "retention")
 }
 
 // TestFirstChangeOnLoopback: an operator may read the pages on loopback without a token. The first change asks for one,
