@@ -143,8 +143,8 @@ func TestPageOfRefusedJob(t *testing.T) {
 	got, _, err := w.store.Accept(t.Context(), []ledger.Intake{{Refused: "value is too large", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
 	heraldtest.Must(t, err)
 	page = w.open(200, "/deliveries/"+got[0].ID.String())
-	heraldtest.Contains(t, "the page of an event from the chain", page, "It was invalid, so Herald stored no job.")
-	heraldtest.Lacks(t, "the page of an event from the chain", page, "retention")
+	heraldtest.Contains(t, "the page of an event from the chain", page, "It was invalid, so Herald stored no job.", "No attempt is stored.")
+	heraldtest.Lacks(t, "the page of an event from the chain", page, "retention", "no attempt yet")
 }
 
 // TestFirstChangeOnLoopback: an operator may read the pages on loopback without a token. The first change asks for one,
