@@ -135,5 +135,5 @@ func (p *Pool) inspectSessions(ctx context.Context) (before session, pooled bool
 		}
 		return err
 	})
-	return before, before.pid == other.pid || before.pid != after.pid, err
+	return before, before == other || before != after, err
 }
