@@ -148,6 +148,19 @@ func TestDoctorOfReadOnlyServices(t *testing.T) {
 	said.says("migrations", doctor.MarkOK, "all applied")
 }
 
+// TestDoctorOfRestrictedRole checks that the doctor reports a role that may read and write, but does not own the tables.
+func TestDoctorOfRestrictedRole(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	role := d.store.Conns.Config().ConnConfig.Database + "_app"
+	d.sql("CREATE ROLE " + role)
+	defer d.sql("DROP OWNED BY " + role + "; DROP ROLE " + role)
+	d.sql("GRANT USAGE ON SCHEMA herald TO " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA herald TO " + role)
+	said := diagnose(t, 1, append(d.env, "DATABASE_URL="+d.setting("DATABASE_URL")+"&options=-c%20role%3D"+role)...)
+	said.says("postgres", doctor.MarkOK, "answers")
+	said.says("migrations", doctor.MarkFail, "role "+role+" may not create the next partitions")
+}
+
 // TestDoctorNamesForeignTasks checks that the doctor lists the task types of another program in a queue that Herald
 // reads, and a queue with jobs that Herald does not read.
 func TestDoctorNamesForeignTasks(t *testing.T) {

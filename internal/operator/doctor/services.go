@@ -122,7 +122,9 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 	if err == nil && pending > 0 {
 		err = fmt.Errorf("%d are pending: run `worker migrate`", pending)
 	}
-	d.migrated = err == nil
+	if d.migrated = err == nil; d.migrated {
+		err = try(ctx, d.store.Ledger.CheckOwner)
+	}
 	return reportResult(err, "all applied")
 }
 

@@ -90,6 +90,24 @@ func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
 	return yes, err
 }
 
+// CheckOwner returns an error if the role of the pool does not own Herald's tables. Such a role can deliver until the
+// partitions that the owner created are used up. From then on, each round of the retention fails at the next partition,
+// before it expires or deletes anything.
+func (p *Pool) CheckOwner(ctx context.Context) (err error) {
+	ctx, end := p.StartCall(ctx, &err, "check the rights of the role")
+	defer end()
+	var role, owner string
+	var owns bool
+	err = p.Conns.QueryRow(ctx, `SELECT current_user::text, pg_get_userbyid(relowner)::text,
+			pg_has_role(relowner, 'USAGE') AND has_schema_privilege('herald', 'CREATE')
+		FROM pg_class WHERE oid = 'herald.attempts'::regclass`).Scan(&role, &owner, &owns)
+	if err == nil && !owns {
+		return fmt.Errorf("role %s may not create the next partitions of herald.attempts, which %s owns. "+
+			"Without them, no delivery expires and no old data is deleted: connect as %[2]s", role, owner)
+	}
+	return err
+}
+
 // withProvider connects to url, creates the schema herald if it is missing, and calls do with a goose provider. url
 // must not lead to a pooler in transaction mode, because goose takes a lock that belongs to a session. A migration has
 // no statement_timeout.

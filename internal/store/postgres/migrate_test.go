@@ -59,6 +59,32 @@ func TestMigrated(t *testing.T) {
 	}
 }
 
+// TestCheckOwner: a role that may only read and write rows is refused, because it cannot create partitions. The owner
+// and its members are not.
+func TestCheckOwner(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.Postgres(t, Migrate)
+	owner := openPool(t, url)
+	role := owner.Conns.Config().ConnConfig.Database + "_app"
+	exec(t, owner, `CREATE ROLE `+role)
+	defer exec(t, owner, `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	exec(t, owner, `GRANT USAGE ON SCHEMA herald TO `+role)
+	app := openPool(t, url+"&options=-c%20role%3D"+role)
+	if err := app.CheckOwner(t.Context()); err == nil || !strings.Contains(err.Error(), "role "+role+" may not create the next partitions") {
+		t.Error(err)
+	}
+	exec(t, owner, `GRANT CREATE ON SCHEMA herald TO `+role)
+	if err := app.CheckOwner(t.Context()); err == nil {
+		t.Error("a role that does not own the table may not attach partitions")
+	}
+	exec(t, owner, `GRANT `+owner.Conns.Config().ConnConfig.User+` TO `+role)
+	for name, p := range map[string]*Pool{"a member": app, "the owner": owner} {
+		if err := p.CheckOwner(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestUnreleasedSchema: a schema of a Herald before the first release is refused and stays as it is. A table that such a
 // Herald created later, in a database of this version, changes nothing.
 func TestUnreleasedSchema(t *testing.T) {
