@@ -18,7 +18,7 @@ import (
 // challengeMethod is the only PKCE challenge method that is used (RFC 7636 §4.2).
 const challengeMethod = "S256"
 
-// offlineAccess is the scope that requests a refresh token (OpenID Connect Core §11).
+// offlineAccess is the scope that requests a refresh token. It needs the prompt "consent" (OpenID Connect Core §11).
 const offlineAccess = "offline_access"
 
 // ErrState reports that a callback does not belong to this login. The login can still be finished with its own
@@ -56,13 +56,17 @@ func (c *Client) Begin(s Server, client Credential, redirect string) (*Login, er
 	if err := client.Check(); err != nil {
 		return nil, fmt.Errorf("the login cannot begin: %w", err)
 	}
+	prompt := ""
+	if slices.Contains(strings.Fields(client.Scope), offlineAccess) {
+		prompt = "consent" // without it, a server ignores offline_access and issues no refresh token
+	}
 	state, verifier := randomText(), randomText()
 	challenge := sha256.Sum256([]byte(verifier))
 	query := page.Query()
 	for name, value := range map[string]string{"response_type": "code", "client_id": client.ClientID,
 		"redirect_uri": redirect, "state": state,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": challengeMethod,
-		"scope": client.Scope, "resource": client.Resource} {
+		"scope": client.Scope, "resource": client.Resource, "prompt": prompt} {
 		if value != "" {
 			query.Set(name, value)
 		}

@@ -134,6 +134,10 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 		back.Set("error", refused.code)
 		back.Set("error_description", refused.description)
 	} else {
+		if q.Get("prompt") != "consent" { // OpenID Connect Core §11
+			q.Set("scope", strings.Join(slices.DeleteFunc(strings.Fields(q.Get("scope")),
+				func(one string) bool { return one == "offline_access" }), " "))
+		}
 		back.Set("code", s.newCode(id, redirect, q))
 	}
 	to, err := url.Parse(redirect)
