@@ -66,7 +66,7 @@ func explainFailure(t records.Token, err error) error {
 	case errors.As(err, &no):
 		return hold("%s refuses: %s. %s", issuer, describeRefusal(no), adviseOn(t, no.Code))
 	case errors.As(err, &document):
-		return hold("%v. It is read again in a while; if the agent has another authorization server now, "+
+		return hold("%v. Once it is repaired, replay a delivery; if the agent has another authorization server now, "+
 			"store a credential for that, %s", document, howToStore(t))
 	case errors.As(err, &away):
 		return &renewalError{text: fmt.Sprintf("no access token for %s from %s: %v", t.Origin, issuer, away),

@@ -696,7 +696,7 @@ func TestDocumentKept(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	e := w.refusedRequest("access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
-	w.wantFailure(t, r, e, outcome.AuthRequired, "it is wrong", 1)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "it is wrong. Once it is repaired, replay a delivery", 1)
 	w.Advance(10 * time.Minute)
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
 	e.says.Metadata = "https://agent.example/named"
