@@ -571,11 +571,11 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 
 // TestReviewAfterTheEnd: the chain has no follower. A job that differs from the event of a delivered row is known and starts
 // one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
-// and the other event is delivered.
+// and the other event is delivered with the action of its job.
 func TestReviewAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	w, k, a, j, client := newHintWorld(t)
-	id := w.submit(j)[0].ID
+	id := w.submitAs(thiefs, j)[0].ID
 	w.deliverInTurns(k, id, 1, a)
 	ctx := heraldtest.Within(t, 30*time.Second)
 	pending := func() int { return len(must(w.store.TakeReviews(ctx, 10))) }
@@ -599,7 +599,9 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
-	if got := w.submit(w.reorgTo(client, j))[0]; got.Verdict != ledger.Known || got.ID != id {
+	other := newAgent(t)
+	moved := with(w.reorgTo(client, j), own(other.URL, map[string]any{"X-Own": "1"}))
+	if got := w.submitAs(ledger.SourceToken("direct", ledger.TrustDirect), moved)[0]; got.Verdict != ledger.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
 	k.reviewEvents(w)
@@ -609,6 +611,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	}
 	w.serve(k)
 	w.until(next.ID, outcome.Delivered)
+	heraldtest.Equal(t, "calls at the endpoint that the job of the other event names", len(other.received()), 1)
 	retraction := must(w.store.DeliveryByKey(ctx, parsed(j).Retraction(id).Key()))
 	heraldtest.Contains(t, "the retraction", string(retraction.Job), id.String())
 	calls := len(a.received())

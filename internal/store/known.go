@@ -263,11 +263,14 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 }
 
 // displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery of the arriving
-// job. It returns the answer for the new delivery. h gets another key, and is cancelled (reorg) if it is queued,
-// waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
-// (retractDisplaced). New tasks are added to byAgent.
+// job, with the action that a sender chose for the event (adoptAction). It returns the answer for the new delivery. h
+// gets another key, and is cancelled (reorg) if it is queued, waiting or held. If h's agent was or may have been called
+// with a feedback, a retraction informs that agent (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	byAgent tasksByAgent) (out ledger.Acceptance, err error) {
+	if err := s.adoptAction(ctx, tx, &a, h); err != nil {
+		return out, err
+	}
 	if a.id, err = freeKey(ctx, tx, h.id, a.key); err != nil {
 		return out, err
 	}
@@ -277,6 +280,20 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		}
 	}
 	return s.insertOne(ctx, tx, a, byAgent)
+}
+
+// adoptAction gives the arrival a, which was read from the chain, the action that a sender chose for its event. Jobs of
+// this event that arrived before became hints of the delivery h.
+func (s *Store) adoptAction(ctx context.Context, tx pgx.Tx, a *arrival, h holder) error {
+	var known job.Job
+	_ = json.Unmarshal(h.raw, &known) // if retention deleted the job, it belongs to no agent
+	hints, _, err := s.listHints(ctx, tx, h, known)
+	if err != nil {
+		return fmt.Errorf("read the hints of %s: %w", a.key, err)
+	}
+	a.Intake = ledger.AdoptAction(a.Intake, hints)
+	a.raw, err = encodeJob(a.Job)
+	return err
 }
 
 // freeKey gives another key to the delivery with this id (displace.sql), and cancels the delivery (reorg) if it is

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
 
@@ -103,6 +104,20 @@ func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same fun
 		return h.Source.Trust == trust &&
 			(h.Job.ActionSum() != j.ActionSum() || !SameHeaders(sealed, h.SealedHeaders, same))
 	})
+}
+
+// AdoptAction returns it, an event that was read from the chain, with the action, metadata, headers and source of a
+// hint in list. Of the hints that name the event's agent, and the event's transaction or none, it uses the one of the
+// most trusted sender, if this sender is more trusted than the source of it. The model (store/model) uses it too.
+func AdoptAction(it Intake, list []Hint) Intake {
+	for _, h := range list {
+		j := h.Job
+		isThere := j.TransactionHash == (common.Hash{}) || j.TransactionHash == it.Job.TransactionHash
+		if isThere && h.Source.Trust > it.Source.Trust && AgentOf(j) == AgentOf(it.Job) {
+			it.Job.Action, it.Job.Meta, it.SealedHeaders, it.Source = j.Action, j.Meta, h.SealedHeaders, h.Source
+		}
+	}
+	return it
 }
 
 // SameHeaders reports whether two jobs have the same headers. a and b are their encrypted headers; nil: the job has

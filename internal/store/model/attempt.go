@@ -259,7 +259,7 @@ func (s *Store) endGone(r *row, g ledger.Gone) {
 	}
 	if key := r.job.Key(); g.Next != nil && r.Key == key {
 		r.Key += "~" + r.id.String()
-		s.insertRows([]*row{s.newRow(ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}}, key,
-			job.IDOf(r.Key), true)})
+		next := ledger.Intake{Job: *g.Next, Source: ledger.Source{Name: ledger.SourceChain}}
+		s.insertRows([]*row{s.newRow(ledger.AdoptAction(next, r.listHints()), key, job.IDOf(r.Key), true)})
 	}
 }
