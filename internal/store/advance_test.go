@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -89,5 +90,37 @@ func TestNoteStall(t *testing.T) {
 	}
 	if again, err := s.OpenCursor(t.Context(), key, 7, nil); err != nil || string(again.Checks) != string(checks) {
 		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// TestBindDoesNotWaitForAReading: the follower reads the blocks of a reorg, and has changed the remembered event of a
+// delivery in a transaction that still has to lock the delivery's agent. A worker that binds this delivery has locked
+// the agent. It must not wait for the follower's transaction: the two would deadlock.
+func TestBindDoesNotWaitForAReading(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	for name, inBlockOf := range map[string]uint64{"in a block that was read": 101, "in a block that was not read": 103} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			r := newChainReader(t, s)
+			r.read(100, 101, true)
+			task := acceptOne(t, s, inBlock(feedback(1, 1), inBlockOf, 'a'))
+			if inBlockOf == 101 {
+				r.read(101, 101, true, inBlock(feedback(1, 1), 101, 'a'))
+			}
+			c := claim(t, s, task)
+			heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: c.Job, Source: c.Source}))
+			heraldtest.Equal(t, "remembered events", value[int](t, s, `SELECT count(*)::int FROM herald.chain_events`), 1)
+
+			reading, err := s.Conns.Begin(t.Context())
+			heraldtest.Must(t, err)
+			_, err = reading.Exec(t.Context(), `UPDATE herald.chain_events SET state = 'orphaned'`)
+			heraldtest.Must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			err = s.Bind(ctx, c, ledger.Binding{Job: inBlock(feedback(1, 1), 104, 'b'), Source: c.Source})
+			heraldtest.Must(t, reading.Rollback(t.Context()))
+			heraldtest.Must(t, err)
+		})
 	}
 }

@@ -9,7 +9,8 @@
 -- @job jsonb, @sealed_headers or null, @source, @trust (of the action), @corrected text[] or null: unchanged
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
 -- @contract, @block: where the event is, or '' and 0. If the contract's cursor has not read the block yet, the event is
---   remembered as checked, because a reorg may replace the block before (advance_cursors.sql).
+--   remembered as checked, because a reorg may replace the block before (advance_cursors.sql). The statement does not
+--   wait for a remembered event that advance_cursors.sql has locked: that transaction may wait for the agent's lock.
 -- Returns whether the agent may be called, or no row if nothing changed.
 WITH agent AS (
     INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
@@ -31,11 +32,18 @@ WITH agent AS (
       FROM event e
      WHERE h.id = e.id AND h.id = @delivery_id AND h.hints = @hints
     RETURNING e.*
+), unread AS MATERIALIZED (
+    SELECT id FROM read
+     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract::text AND backfill = '' AND next_block <= @block::bigint)
 ), remembered AS (
-    INSERT INTO herald.chain_events AS o (delivery_id, chain_id, contract, block_number, state)
-    SELECT read.id, @chain_id, @contract::text, @block::bigint, 'checked' FROM read
-     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract AND backfill = '' AND next_block <= @block)
-    ON CONFLICT (delivery_id) DO UPDATE SET block_number = excluded.block_number WHERE o.state = 'checked'
+    INSERT INTO herald.chain_events (delivery_id, chain_id, contract, block_number, state)
+    SELECT id, @chain_id, @contract, @block, 'checked' FROM unread
+     WHERE NOT EXISTS (SELECT FROM herald.chain_events WHERE delivery_id = @delivery_id)
+    ON CONFLICT DO NOTHING
+), remembered_again AS (
+    UPDATE herald.chain_events SET block_number = @block
+     WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM herald.chain_events WHERE delivery_id = @delivery_id AND state = 'checked' FOR UPDATE SKIP LOCKED))
+       AND EXISTS (SELECT FROM unread)
 ), moved AS MATERIALIZED ( -- to the former agent, the delivery has ended
     SELECT w.id, w.kind, w.key, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_hash, w.order_seq, w.turn, now() AS finished_at
       FROM read JOIN herald.work w ON w.id = read.id
