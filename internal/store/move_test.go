@@ -3,11 +3,14 @@ package store
 import (
 	"testing"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // misplaced returns the event of a kind about feedback 1, and a job for it that names another identity registry.
@@ -151,5 +154,44 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 				t.Errorf("it is %s %s, and nothing reads the event again", d.Status, d.Reason)
 			}
 		})
+	}
+}
+
+// TestMoveBeforeTheLock: an operator cancels a delivery, but before the agent is locked, the chain follower gives the
+// delivery to the agent of its event. The end counts for that agent, although another transaction changes its row.
+func TestMoveBeforeTheLock(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	id := acceptOne(t, s, sent).ID
+	const change = `UPDATE herald.agents SET updated_at = now() WHERE identity_registry = $1`
+	cancelled := make(chan error, 1)
+	begin := func(agent erc8004.Agent) pgx.Tx {
+		tx, err := s.Conns.Begin(t.Context())
+		heraldtest.Must(t, err)
+		_, err = tx.Exec(t.Context(), change, agent.Registry)
+		heraldtest.Must(t, err)
+		return tx
+	}
+	awaitLock := func() {
+		for len(cancelled) == 0 && value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
+		}
+	}
+
+	former := begin(ledger.AgentOf(sent))
+	go func() {
+		_, _, _, err := s.Cancel(t.Context(), []uuid.UUID{id}, false)
+		cancelled <- err
+	}()
+	awaitLock()
+	newChainReader(t, s).read(100, 900, true, event)
+	present := begin(ledger.AgentOf(event))
+	heraldtest.Must(t, former.Commit(t.Context()))
+	awaitLock()
+	heraldtest.Must(t, present.Commit(t.Context()))
+	heraldtest.Must(t, <-cancelled)
+	if got := value[string](t, s, `SELECT totals::text FROM herald.agents WHERE identity_registry = $1`, ledger.AgentOf(event).Registry); got != `{"cancelled": 1}` {
+		t.Errorf("the agent's counts are %s", got)
 	}
 }

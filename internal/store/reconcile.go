@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -120,27 +121,49 @@ func readFound(ctx context.Context, q postgres.Querier, sql string, args ...any)
 // moveRows then dispatches from the agents' backlogs and returns the tasks.
 func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts []any, sql string,
 	args ...any) ([]ledger.Task, error) {
-	return s.changeAgents(ctx, f.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
+	return s.changeAgents(ctx, f, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(counts...)
 	})
 }
 
-// changeAgents locks agents and calls change, in one transaction. If dispatch is true, the transaction also dispatches
-// from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
-func (s *Store) changeAgents(ctx context.Context, agents []erc8004.Agent, dispatch bool,
+// addMoved adds the agents that the found deliveries got before tx locked f.agents. It returns errConcurrentUpdate if
+// there are any: tx has not locked them.
+func (f *foundRows) addMoved(ctx context.Context, tx pgx.Tx) error {
+	if len(f.ids) == 0 {
+		return nil
+	}
+	now, err := readFound(ctx, tx, statements.Text("agents_of"), f.ids)
+	if err != nil {
+		return err
+	}
+	locked := len(f.agents)
+	if f.agents = distinctAgents(append(f.agents, now.agents...)); len(f.agents) > locked {
+		return errConcurrentUpdate
+	}
+	return nil
+}
+
+// changeAgents locks the agents of f and calls change, in one transaction. If dispatch is true, the transaction also
+// dispatches from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
+func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []ledger.Task, err error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		if err := s.LockAgents(ctx, tx, agents); err != nil {
+	for again := true; again; again = errors.Is(err, errConcurrentUpdate) {
+		err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+			if err := s.LockAgents(ctx, tx, f.agents); err != nil {
+				return err
+			}
+			if err := f.addMoved(ctx, tx); err != nil {
+				return err
+			}
+			if err := change(ctx, tx); err != nil || !dispatch {
+				return err
+			}
+			tasks, err = s.dispatchAgents(ctx, tx, f.agents)
 			return err
-		}
-		if err := change(ctx, tx); err != nil || !dispatch {
-			return err
-		}
-		tasks, err = s.dispatchAgents(ctx, tx, agents)
-		return err
-	})
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +180,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []ledger.Task, er
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}
-	return s.changeAgents(ctx, agents, true, func(context.Context, pgx.Tx) error { return nil })
+	return s.changeAgents(ctx, foundRows{agents: agents}, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
 // Overdue lists at most limit tasks that were due at least the given time ago (late) and are not claimed, sorted by

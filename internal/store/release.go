@@ -47,7 +47,8 @@ func (s *Store) ReleaseAfter(ctx context.Context, a erc8004.Agent, reasons []out
 func (s *Store) releaseBatch(ctx context.Context, a erc8004.Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []ledger.Task, err error) {
 	var ended []ledger.Task
-	tasks, err = s.changeAgents(ctx, []erc8004.Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
+	agent := foundRows{agents: []erc8004.Agent{a}}
+	tasks, err = s.changeAgents(ctx, agent, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
 			if err := change(ctx, tx); err != nil {
 				return err

@@ -39,6 +39,9 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	if err := s.LockAgents(ctx, tx, agents); err != nil {
 		return done, err
 	}
+	if err := gone.addMoved(ctx, tx); err != nil {
+		return done, err
+	}
 	if done.Answers, done.Tasks, err = s.acceptLocked(ctx, tx, rows); err != nil {
 		return done, err
 	}

@@ -71,7 +71,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 		left[id] = ledger.NoSuchDelivery
 	}
 	var ended []ledger.Task
-	tasks, err = s.changeAgents(ctx, found.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
+	tasks, err = s.changeAgents(ctx, found, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		args["ids"] = found.ids
 		rows, _ := queryNamed(ctx, tx, st, args)
 		var id uuid.UUID

@@ -25,6 +25,7 @@ WITH old AS MATERIALIZED (
       FROM old JOIN free USING (chain_id, identity_registry, agent_id)
      CROSS JOIN LATERAL (SELECT id FROM herald.work
                           WHERE id = old.id AND status IN ('queued', 'waiting', 'held') AND accepted_at < now() - $1::interval
+                            AND (chain_id, identity_registry, agent_id) = (old.chain_id, old.identity_registry, old.agent_id)
                             FOR UPDATE SKIP LOCKED) d
 )
 SELECT id FROM taken
