@@ -62,3 +62,18 @@ func TestFollowersLeases(t *testing.T) {
 		}
 	}
 }
+
+// TestFreeWaitGrowsWithAge: the length of a free wait depends on the delivery's age by Postgres' clock. The clock of the
+// worker's machine may differ by minutes.
+func TestFreeWaitGrowsWithAge(t *testing.T) {
+	t.Parallel()
+	claimed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, ahead := range []time.Duration{0, 5 * time.Minute, -5 * time.Minute} {
+		e := &Executor{Config: Config{Random: func() float64 { return 0.5 }, Now: func() time.Time { return claimed.Add(ahead) }}}
+		for age, want := range map[time.Duration]time.Duration{0: time.Second, 40 * time.Second: 10 * time.Second} {
+			a := &attempt{claim: &ledger.Claim{CreatedAt: claimed.Add(-age), StartedAt: claimed}}
+			d := e.decideOutcome(a, outcome.Fail(outcome.ChainUnavailable, "no node answers"))
+			heraldtest.Equal(t, "the wait of a delivery of "+age.String()+", clock ahead by "+ahead.String(), d.Delay, want)
+		}
+	}
+}

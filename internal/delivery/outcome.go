@@ -62,7 +62,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 
 	if d.Status = v.Ending; d.Status == outcome.Waiting {
 		if v.Free && v.Pause == 0 {
-			v.Pause = outcome.BackOff(e.Now().Sub(a.claim.CreatedAt))
+			v.Pause = outcome.BackOff(a.claim.StartedAt.Sub(a.claim.CreatedAt)) // both by Postgres' clock
 		}
 		d.Status = outcome.Dead
 		if delay, more := e.Schedule.Next(a.claim.Budget, v, e.Random()); more {

@@ -107,7 +107,7 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	// The agent may know the event, or the other event with its key has a delivery of its own.
 	keepsEvent := claim.Called || claim.HasLostKey()
 	// A node that has read the event before does not lag behind the sender's node.
-	s, err := c.findEvent(ctx, client, hints, !claim.Bound && !keepsEvent, r)
+	s, err := c.findEvent(ctx, client, hints, claim.StartedAt, !claim.Bound && !keepsEvent, r)
 	r.Undecided = s.Event == nil
 	var failed *outcome.Failure
 	isFailed := errors.As(err, &failed)
@@ -185,7 +185,8 @@ func (c *Checker) Review(ctx context.Context, l ledger.Review) (next *job.Job, d
 		return nil, false
 	}
 	hints := append([]ledger.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
-	s, err := c.findEvent(ctx, client, hints, false, &Result{})
+	// This machine's clock will do: of the times of hints, only those compared with maxUndatedWait count here.
+	s, err := c.findEvent(ctx, client, hints, time.Now(), false, &Result{})
 	var failed *outcome.Failure
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
 	case err != nil:
@@ -230,8 +231,9 @@ func (c *Checker) listHints(ctx context.Context, claim *ledger.Claim) (list []le
 // If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
 // failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
 // With patient, findEvent does not refute a hint that arrived less than maxUnseenWait ago and whose event is unseen. It
-// waits for the event.
-func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hint, patient bool,
+// waits for the event. now is the time by Postgres' clock, which dates the hints: the clock of this machine may differ
+// by more than maxUnseenWait.
+func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hint, now time.Time, patient bool,
 	r *Result) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h ledger.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
@@ -241,7 +243,8 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 	for _, h := range open {
 		s, err := client.Check(ctx, h.Job, c.Verify)
 		var invalid *job.Refusal
-		outwaited := s.Pending && s.Undated && time.Since(h.CreatedAt) >= maxUndatedWait
+		age := now.Sub(h.CreatedAt)
+		outwaited := s.Pending && s.Undated && age >= maxUndatedWait
 		switch {
 		case errors.As(err, &invalid):
 			return s, outcome.Fail(outcome.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
@@ -251,11 +254,11 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 			return s, nil
 		case s.Found && !outwaited:
 			// The transaction may never be mined, so the nodes are asked less and less often.
-			pause := findConfirmationPause(max(s.Wait, time.Since(h.CreatedAt)/10))
+			pause := findConfirmationPause(max(s.Wait, age/10))
 			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, pause, describeMissing(s)))
-		case patient && isUnseen(h.Job, s) && time.Since(h.CreatedAt) < maxUnseenWait:
+		case patient && isUnseen(h.Job, s) && age < maxUnseenWait:
 			unseen = cmp.Or(unseen, outcome.Pause(outcome.NotConfirmed,
-				max(minUnseenPause, time.Since(h.CreatedAt)), describeRefusal(h.Job, s)+": the node may lag behind"))
+				max(minUnseenPause, age), describeRefusal(h.Job, s)+": the node may lag behind"))
 		default:
 			r.Refuted = append(r.Refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))

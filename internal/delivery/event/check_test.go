@@ -57,6 +57,9 @@ func checkerOf(c Chain) *Checker {
 	return &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return c, true }}
 }
 
+// clock is the time of the claims by Postgres' clock, from which that of the worker's machine may differ.
+var clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
 // it waits as long as necessary.
 func TestUndatedWaitEnds(t *testing.T) {
@@ -73,7 +76,8 @@ func TestUndatedWaitEnds(t *testing.T) {
 		checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute,
 			Undated: c.undated})
 		var r Result
-		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
+		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Job: job.Job{BlockNumber: 7}}
+		err := checker.Check(t.Context(), claim, &r)
 		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -89,7 +93,7 @@ func TestPendingWaitGrows(t *testing.T) {
 		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
 	} {
 		var failure *outcome.Failure
-		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: time.Now().Add(-waited)}, &Result{})
+		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: clock.Add(-waited), StartedAt: clock}, &Result{})
 		if !errors.As(err, &failure) || failure.Pause.Round(time.Second) != want {
 			t.Errorf("after %s: %+v, want a pause of %s", waited, failure, want)
 		}
@@ -126,7 +130,7 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 	} {
 		checker := checkerOf(standingChain(c.s))
 		checker.Ledger = rowLedger{}
-		claim := &ledger.Claim{CreatedAt: time.Now().Add(-c.waited), Bound: c.bound, Job: c.job}
+		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Bound: c.bound, Job: c.job}
 		var r Result
 		err := checker.Check(t.Context(), claim, &r)
 		failure, ok := errors.AsType[*outcome.Failure](err)
@@ -169,7 +173,7 @@ func TestUnindexedTransaction(t *testing.T) {
 		client := &unindexedChain{block: 100, newest: 5000}
 		hint := ledger.Hint{Source: ledger.Source{Trust: c.trust},
 			Job: job.Job{Kind: job.KindNewFeedback, TransactionHash: common.Hash{1}, BlockHash: common.Hash{2}, BlockNumber: c.at}}
-		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []ledger.Hint{hint}, true, &Result{})
+		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []ledger.Hint{hint}, clock, true, &Result{})
 		if s.Found != c.found || (err == nil) != c.found {
 			t.Errorf("%s: found %t, %v", name, s.Found, err)
 		}
