@@ -81,7 +81,8 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *ledger.Claim
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent_of"), q.id)
 	b.Queue(statements.Text("yield"), q.id, q.n, clockTolerance, ledger.MaxDispatchedPerAgent, maxResponsesPerAgent)
-	b.Queue(statements.Text("lock_delivery"), q.id)
+	// A claim never locks history: some transactions lock the row of history first, and others that of work.
+	b.Queue(`SELECT FROM herald.work WHERE id = $1 FOR NO KEY UPDATE`, q.id)
 	tolerance := clockTolerance
 	var unreadable error // returned with the claim; if SendBatch returned this error, the claim would be lost
 	args := claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)

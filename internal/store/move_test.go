@@ -1,7 +1,9 @@
 package store
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -66,6 +68,11 @@ func deliverMisplaced(t *testing.T, s *Store, tasks []ledger.Task) (first job.Ki
 		t.Errorf("%d deliveries do not end: %s", n, value[string](t, s, `SELECT string_agg(concat(kind, ' ', status, ' ', reason, ' ', next_attempt_at), '; ') FROM herald.work`))
 	}
 	return first
+}
+
+// countLockWaits returns how many of the store's connections wait for a lock.
+func countLockWaits(t *testing.T, s *Store) int {
+	return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
 // TestMovedDeliveriesReleaseOthers: all jobs name a wrong identity registry, as a sender does that leaves it out on a
@@ -134,9 +141,7 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 			heraldtest.Must(t, err)
 			_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // arrive has read the delivery when it stops here
 			heraldtest.Must(t, err)
-			blocked := func(most int) bool {
-				return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) >= most
-			}
+			blocked := func(most int) bool { return countLockWaits(t, s) >= most }
 			arrived, recorded := make(chan error, 1), make(chan error, 1)
 			go func() { arrived <- arrive() }()
 			for !blocked(1) {
@@ -175,7 +180,7 @@ func TestMoveBeforeTheLock(t *testing.T) {
 		return tx
 	}
 	awaitLock := func() {
-		for len(cancelled) == 0 && value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
+		for len(cancelled) == 0 && countLockWaits(t, s) == 0 {
 		}
 	}
 
@@ -194,4 +199,70 @@ func TestMoveBeforeTheLock(t *testing.T) {
 	if got := value[string](t, s, `SELECT totals::text FROM herald.agents WHERE identity_registry = $1`, ledger.AgentOf(event).Registry); got != `{"cancelled": 1}` {
 		t.Errorf("the agent's counts are %s", got)
 	}
+}
+
+// TestClaimWhileAHintArrives: while a job that names another identity registry becomes a hint of a waiting delivery, a
+// worker claims the delivery, because its wait has ended. The two transactions lock different agents. The claim does not
+// wait for the other one, which may wait for it.
+func TestClaimWhileAHintArrives(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	waits := pending
+	waits.Delay = 0
+	rec := record(t, s, claim(t, s, acceptOne(t, s, sent)), waits)
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
+	heraldtest.Must(t, err)
+	accepted := make(chan error, 1)
+	go func() {
+		_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
+		accepted <- err
+	}()
+	for countLockWaits(t, s) == 0 {
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := s.Claim(ctx, rec.Task.ID, rec.Task.N, lease)
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, <-accepted)
+	if err != nil || c == nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestRecordWhileEventIsRead: the chain follower gives a delivery to the agent of its event, while a worker records that
+// its check did not find the event. The two transactions lock different agents, so they must lock the two rows of the
+// delivery in the same order.
+func TestRecordWhileEventIsRead(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	c := claim(t, s, acceptOne(t, s, sent))
+	exec(t, s, `CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
+	exec(t, s, `CREATE TRIGGER pause BEFORE UPDATE ON herald.history FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION pause()`)
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
+	heraldtest.Must(t, err)
+	done, recorded := make(chan bool), make(chan error, 1)
+	go func() {
+		newChainReader(t, s).read(100, 900, true, event)
+		close(done)
+	}()
+	for countLockWaits(t, s) < 1 {
+	}
+	go func() {
+		_, err := s.Record(t.Context(), c, refuted)
+		recorded <- err
+	}()
+	for countLockWaits(t, s) < 2 {
+	}
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, <-recorded)
+	<-done
 }

@@ -9,8 +9,8 @@
 -- null.
 --
 -- The result omits rows that are refused or that another transaction has locked. So the statement never waits for a
--- lock, and cannot deadlock with a transaction that locks agents first. A caller that must not skip a locked row runs
--- lock_delivery.sql before.
+-- lock, and cannot deadlock with a transaction that locks agents first. A caller that must not skip a locked row locks
+-- it before.
 WITH ready AS MATERIALIZED (
     SELECT id, status = 'waiting' AS waited
       FROM herald.work

@@ -1,9 +1,12 @@
--- lock_delivery: lock the rows of a delivery, that of work first, and wait for their locks. Runs before claim.sql or
--- record.sql, which skip locked rows, in the same transaction. These then find the row, and see everything that the
--- lock's previous holder committed.
+-- lock_delivery: lock the rows of a delivery, and wait for their locks. Runs before record.sql, which skips locked rows,
+-- in the same transaction. That statement then finds the row, and sees everything that the lock's previous holder
+-- committed. The transaction has locked the agent.
+--
+-- It locks the row of history first, as read_event.sql and hint.sql do: a job that names another identity registry
+-- changes the delivery under another agent's lock.
 --
 -- $1 delivery id
-WITH open AS MATERIALIZED (
-    SELECT id FROM herald.work WHERE id = $1 FOR NO KEY UPDATE
+WITH delivery AS MATERIALIZED (
+    SELECT id FROM herald.history WHERE id = $1 FOR NO KEY UPDATE
 )
-SELECT FROM herald.history WHERE id = $1 AND (SELECT count(*) FROM open) >= 0 FOR NO KEY UPDATE
+SELECT FROM herald.work WHERE id = $1 AND (SELECT count(*) FROM delivery) >= 0 FOR NO KEY UPDATE
