@@ -174,6 +174,34 @@ func TestReturnDuringRetraction(t *testing.T) {
 	}
 }
 
+// TestReturnWhileRetractionIsClaimed: an event returns while a worker claims the retraction of its delivery. The agent
+// may be called with the retraction, so the event gets a new delivery.
+func TestReturnWhileRetractionIsClaimed(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	event := inBlock(feedback(1, 1), 101, 'a')
+	r.read(100, 101, true, event)
+	bring(t, s, event.ID(), "delivered")
+	task := r.read(101, 102, true).Tasks[0]
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	rows, err := tx.Query(t.Context(), statements.Text("claim"), claimArgs([]uuid.UUID{task.ID}, []int{task.N}, lease, nil)...)
+	heraldtest.Must(t, err)
+	claims := 0
+	heraldtest.Must(t, readClaims(rows, func(*ledger.Claim, error) { claims++ }))
+	heraldtest.Equal(t, "claims", claims, 1)
+
+	answer := make(chan ledger.Acceptance, 1)
+	go func() { answer <- r.read(101, 103, true, event).Answers[0] }()
+	for countLockWaits(t, s) == 0 {
+	}
+	heraldtest.Must(t, tx.Commit(t.Context()))
+	if a := <-answer; a.Verdict != ledger.Accepted || a.ID == event.ID() {
+		t.Errorf("%+v", a)
+	}
+}
+
 // TestLateSuccessIsRetracted: a delivery that was cancelled by force, or died with its last lease, while its call
 // succeeded counts as called. It is retracted when its event disappears.
 func TestLateSuccessIsRetracted(t *testing.T) {
