@@ -282,6 +282,13 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	b.Queue(lock, h.id, h.status.Final()).QueryRow(func(row pgx.Row) error {
 		return postgres.NoRows(row.Scan(), errConcurrentUpdate)
 	})
+	// tx does not lock out claims. A worker that has claimed a bound delivery since calls the agent with the old event.
+	const lockOpen = `SELECT FROM herald.work WHERE id = $1 AND (status = 'running') = $2 FOR UPDATE`
+	if !h.status.Final() {
+		b.Queue(lockOpen, h.id, h.status == outcome.Running).QueryRow(func(row pgx.Row) error {
+			return postgres.NoRows(row.Scan(), errConcurrentUpdate)
+		})
+	}
 	queueNamed(b, statements.Named("read_event"), a.eventArgs(h.id))
 	b.Queue(statements.Text("wake"), h.id, append(slices.Clone(chainReasons), outcome.BehindEarlier))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {

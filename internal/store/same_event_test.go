@@ -1,6 +1,7 @@
 package store
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -131,4 +132,38 @@ func TestHintDuringReview(t *testing.T) {
 	_, err = s.EndReview(t.Context(), second[0], nil)
 	heraldtest.Must(t, err)
 	take(0)
+}
+
+// TestClaimWhileOtherEventIsRead: a worker claims a delivery that was bound to an event, while the chain follower reads
+// another event with its key. The worker may call the agent without another Bind, so the delivery keeps its event, and
+// the other event gets a delivery of its own.
+func TestClaimWhileOtherEventIsRead(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	x := inBlock(feedback(1, 1), 900, 'a')
+	_, tasks := accept(t, s, ledger.Intake{Job: x, Source: ordinary})
+	c := claim(t, s, tasks[0])
+	heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: x, Source: ordinary}))
+	record(t, s, c, ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Throttled, Stage: "connect", Free: true})
+	tasks, _, err := s.Due(t.Context(), 10)
+	heraldtest.Must(t, err)
+
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // the follower has read the delivery when it stops here
+	heraldtest.Must(t, err)
+	answer := make(chan ledger.Acceptance, 1)
+	go func() { answer <- newChainReader(t, s).read(100, 901, true, otherEvent(901).Job).Answers[0] }()
+	for countLockWaits(t, s) == 0 {
+	}
+	c = claim(t, s, tasks[0])
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	if a := <-answer; a.Verdict != ledger.Accepted || a.ID == c.ID {
+		t.Errorf("%+v", a)
+	}
+	record(t, s, c, delivered)
+	if d := read(t, s, c.ID); !d.HasLostKey() || !strings.Contains(string(d.Job), x.TransactionHash.Hex()) {
+		t.Errorf("%s %s", d.Key, d.Job)
+	}
+	heraldtest.Equal(t, "retractions", value[int](t, s, `SELECT count(*)::int FROM herald.history WHERE job ->> 'retracts' = $1`, c.ID.String()), 1)
 }
