@@ -301,14 +301,15 @@ func (a arrival) answerInserted(row newRow, byAgent tasksByAgent) ledger.Accepta
 
 // newRow is the state of a delivery that accept.sql has just inserted.
 type newRow struct {
-	dispatch int  // dispatch counter: 1 if the delivery was dispatched, else 0
+	dispatch int  // dispatch counter: 1 if the delivery was dispatched, else 0; -1 if it was not inserted
 	behind   bool // the delivery waits for another one (behind_earlier)
 	filtered bool // a filter of the default policy ended the delivery
 }
 
 // insertDeliveries inserts the deliveries of arrivals. It dispatches those that need not wait, if their agent has no
 // older backlog and fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already
-// has a delivery. It returns the inserted rows by id.
+// has a delivery. It returns the inserted rows by id. It returns errConcurrentUpdate if another transaction has inserted
+// one of several jobs of an ordering key meanwhile.
 func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (map[uuid.UUID]newRow, error) {
 	text := func(value func(arrival) string) []string { return column(in, value) }
 	optional := func(value func(arrival) string) []*string {
@@ -337,6 +338,9 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 	var id uuid.UUID
 	var n newRow
 	_, err := pgx.ForEachRow(rows, []any{&id, &n.dispatch, &n.behind, &n.filtered}, func() error {
+		if n.dispatch < 0 { // the next look-up finds its key
+			return errConcurrentUpdate
+		}
 		made[id] = n
 		return nil
 	})

@@ -266,3 +266,36 @@ func TestRecordWhileEventIsRead(t *testing.T) {
 	heraldtest.Must(t, <-recorded)
 	<-done
 }
+
+// TestAcceptBehindAConflict: two jobs of one client are accepted together, while another transaction accepts the first
+// one under another identity registry. The second job must not wait for the first, whose end would not release it.
+func TestAcceptBehindAConflict(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.StrictOrder = true
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	later := event
+	later.FeedbackIndex = 2
+	exec(t, s, `CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
+	exec(t, s, `CREATE TRIGGER pause BEFORE INSERT ON herald.work FOR EACH ROW EXECUTE FUNCTION pause()`)
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
+	heraldtest.Must(t, err)
+	accepted := make(chan error, 2)
+	for i, in := range [][]ledger.Intake{{{Job: sent}}, {{Job: event}, {Job: later}}} {
+		go func() {
+			_, _, err := s.Accept(t.Context(), in)
+			accepted <- err
+		}()
+		for countLockWaits(t, s) <= i {
+		}
+	}
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, <-accepted)
+	heraldtest.Must(t, <-accepted)
+	if d := read(t, s, later.ID()); d.Status != outcome.Queued {
+		t.Errorf("it is %s %s until %s", d.Status, d.Reason, value[time.Time](t, s, `SELECT next_attempt_at FROM herald.work WHERE id = $1`, later.ID()))
+	}
+}

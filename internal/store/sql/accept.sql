@@ -29,7 +29,8 @@
 -- agent, a look-up finds out which are known.
 --
 -- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), whether it
--- waits, and whether it was filtered. A known job returns no row.
+-- waits, and whether it was filtered. A known job returns no row. The counter is -1 for a job that another transaction,
+-- which has locked another agent, accepted meanwhile: other jobs may wait for it, so the caller must roll back.
 WITH arrival AS MATERIALIZED (
     SELECT w.*, coalesce(refusal, filter) AS error, refusal IS NULL AND filter IS NOT NULL AS filtered,
            coalesce(refusal, filter) IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
@@ -112,3 +113,5 @@ WITH arrival AS MATERIALIZED (
     SELECT chain_id, identity_registry, agent_id, 'skipped' AS status, now() AS finished_at FROM opened WHERE filtered
 ), {{count_ended skipped}}
 SELECT id, out::int, error IS NULL AND NOT ready, filtered FROM opened
+UNION ALL
+SELECT id, -1, false, false FROM turned WHERE has_mates AND NOT known AND id NOT IN (SELECT id FROM made)
