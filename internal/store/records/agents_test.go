@@ -11,10 +11,12 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestEnableAgent(t *testing.T) {
@@ -168,6 +170,23 @@ func TestAudit(t *testing.T) {
 	list, err = s.Audits(t.Context(), 0, 1)
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "audits of a page", len(list), 1)
+}
+
+// TestOldAudits: a later page of the audit reads no newer rows.
+func TestOldAudits(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	execScript(t, s, `INSERT INTO herald.audit (actor, action) SELECT 'root@host', 'delivery replay' FROM generate_series(1, 5000);
+		ANALYZE herald.audit`)
+	asked.take()
+	list, err := s.Audits(t.Context(), 11, 0)
+	if err != nil || len(list) != 10 || list[0].ID != 10 {
+		t.Fatal(list, err)
+	}
+	if read, plan := explainRead(t, s, asked.take()[0]); read > 20 {
+		t.Errorf("it reads %.0f rows: %s", read, plan)
+	}
 }
 
 // TestSetPolicy: a stored policy keeps the fields that another SetPolicy does not name.

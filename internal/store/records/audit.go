@@ -60,7 +60,8 @@ func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Aud
 	ctx, end := s.db.StartCall(ctx, &err, "list the audit")
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state,
-		finished_at, coalesce(note, '') FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`,
+		finished_at, coalesce(note, '') FROM herald.audit
+		WHERE id < CASE WHEN $1::bigint > 0 THEN $1 ELSE 9223372036854775807 END ORDER BY id DESC LIMIT $2`,
 		before, min(cmp.Or(max(limit, 0), 50), maxRows))
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
 }
