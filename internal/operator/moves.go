@@ -468,10 +468,12 @@ func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*M
 	if err != nil {
 		return nil, err
 	}
-	f.WithJob = v.needsJob
-	able, err := st.Count(ctx, f)
-	if err != nil {
-		return nil, err
+	able := all
+	if v.needsJob {
+		f.WithJob = true
+		if able, err = st.Count(ctx, f); err != nil {
+			return nil, err
+		}
 	}
 	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[outcome.Status]int64{},
 		Untouched: map[outcome.Status]int64{}, Why: map[outcome.Status]string{}}
