@@ -69,7 +69,13 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 				// so that Postgres uses the index of the condition, and does not search all rows by seq
 				order = "seq + 0"
 			}
-			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries {
+			ofAgent := f.AgentID != "" && f.ChainID != nil && table == openDeliveries
+			switch {
+			case ofAgent && f.isOfWork():
+				n.conditions = append(n.conditions,
+					"(identity_registry, agent_id, place, bulk) = (o.registry, o.agent, o.place, o.bulk)")
+				order = "seq + 0"
+			case ofAgent:
 				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
 				order = "seq + 0"
 			}
@@ -82,9 +88,12 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 			}
 			args := append(n.args, limit)
 			where, page := n.whereClause(), ` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args))
-			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries && f.isOfWork() {
-				// The view would read and sort the history of all open deliveries of the agent, which may be many.
-				where = ` WHERE id = ANY (ARRAY(SELECT id FROM herald.work` + where + page + `))`
+			if ofAgent && f.isOfWork() {
+				// The view would read and sort all open deliveries of the agent, which may be many. The index
+				// work_agent has those of each place sorted.
+				where = ` WHERE id = ANY (ARRAY(SELECT n.id FROM ` + agentPlaces + ` CROSS JOIN LATERAL (
+					SELECT id, seq FROM herald.work` + where + page + `) n ORDER BY n.seq DESC LIMIT $` +
+					strconv.Itoa(len(args)) + `))`
 			}
 			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+where+page, args...)
 			found, err := pgx.CollectRows(rows, store.ScanDelivery)
@@ -251,6 +260,12 @@ func (f Filter) narrow() (n narrowing) {
 // sentencePattern makes the pattern of a sentence that every error of the sentence matches.
 var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, `%`)
 
+// agentPlaces is an SQL subquery, named o, of the first columns of the index work_agent, for the open deliveries of an
+// agent. $1 and $2 are the chain and the agent, because narrow adds them first.
+const agentPlaces = `(SELECT identity_registry AS registry, agent_id AS agent, place, bulk
+	FROM herald.agents, unnest(ARRAY['line', 'out', 'waiting', 'task', 'held']) place, unnest(ARRAY[false, true]) bulk
+	WHERE chain_id = $1 AND agent_id = $2::text::numeric) o`
+
 // addOpenAgent adds the conditions with which the open deliveries of an agent are found by the index work_agent, whose
 // first column is the place. anyPlace says that no other condition names the places.
 func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) {
@@ -329,8 +344,14 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[outcome.Status]
 	}
 	counts = make(map[outcome.Status]int64)
 	for _, f := range f.split() {
-		n := f.narrow()
 		for _, table := range f.tables() {
+			n := f.narrow()
+			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries {
+				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
+			}
+			if table == openDeliveries && f.isOfWork() {
+				table = "herald.work" // the view would read the history of each
+			}
 			rows, _ := s.db.Conns.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`,
 				n.args...)
 			found, err := collectMap[outcome.Status, int64](rows)
