@@ -183,6 +183,9 @@ func (f Filter) split() (parts []Filter) {
 		return []Filter{f}
 	}
 	for _, status := range statuses {
+		if status == outcome.Delivered && (f.Reason != "" || f.Sentence != "") {
+			continue // it has neither; a search for them would read the history
+		}
 		if status.Final() || f.EndedSince.IsZero() {
 			f.Statuses = []outcome.Status{status}
 			parts = append(parts, f)

@@ -88,6 +88,8 @@ func TestListPlans(t *testing.T) {
 		"queued":                 list(records.Filter{Statuses: []outcome.Status{outcome.Queued}}),
 		"running":                list(records.Filter{Statuses: []outcome.Status{outcome.Running}}),
 		"delivered":              list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}}),
+		"delivered of a reason":  list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}, Reason: "timeout"}),
+		"delivered of an error":  list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}, Sentence: "x"}),
 		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
