@@ -82,6 +82,14 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 			if before := cmp.Or(f.Before, f.lastSeq); before > 0 {
 				n.addCondition(order+" <", before)
 			}
+			if f.Client != "" && table == openDeliveries {
+				first, last, err := s.boundClient(ctx, f.Client)
+				if err != nil {
+					return nil, err
+				}
+				n.addCondition(order+" >=", first)
+				n.addCondition(order+" <=", last)
+			}
 			// Without lowest, Postgres could read the rows of all newer open deliveries to find those that ended.
 			if from := max(lowest, f.firstSeq); from > 0 {
 				n.addCondition(order+" >=", from)
@@ -315,6 +323,17 @@ func (s *Store) boundSeq(ctx context.Context, f Filter) (_ Filter, err error) {
 		f.lastSeq, err = retention.FirstSeqSince(ctx, s.db, f.Until.Add(retention.AcceptSkew))
 	}
 	return f, err
+}
+
+// boundClient returns the first and the last seq of a client's deliveries, or 0 and 0 for an unknown client. The table
+// herald.work has no index of clients. Without these bounds, a list would read all open deliveries to find those of a
+// client that has none among them.
+func (s *Store) boundClient(ctx context.Context, client string) (first, last int64, err error) {
+	const seqs = `SELECT seq FROM herald.history WHERE split_part(coalesce(order_key, key), '/', 3) = $1
+		ORDER BY (seq + 0) ` // uses the index history_client
+	err = s.db.Conns.QueryRow(ctx,
+		`SELECT coalesce((`+seqs+`LIMIT 1), 0), coalesce((`+seqs+`DESC LIMIT 1), 0)`, client).Scan(&first, &last)
+	return first, last, err
 }
 
 // narrowing collects the conditions of a WHERE clause and their arguments. A field that a filter does not set adds no

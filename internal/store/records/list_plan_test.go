@@ -147,16 +147,23 @@ func TestListPlansOfABurst(t *testing.T) {
 		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status)
 		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 7, 'eip155:8453:0xbb/1/0xc1', n, 'queued' FROM generate_series(20001, 25000) n;
 		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
-		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history WHERE order_seq > 20000`)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history WHERE order_seq > 20000;
+		UPDATE herald.history SET order_key = 'eip155:8453:0xbb/1/0xc0' WHERE seq = 1`)
 	execScript(t, s, "VACUUM ANALYZE herald.history, herald.work")
 	chain := uint64(8453)
 	for name, f := range map[string]records.Filter{"the newest": {}, "a later page": {Before: 24_000}, "of a client": {Client: "0xc1"},
+		"of an unknown client": {Client: "0xff"}, "of a former client": {Client: "0xc0"},
 		"of an agent": {ChainID: &chain, AgentID: "7", Limit: 10}, "a later page of an agent": {ChainID: &chain, AgentID: "7", Before: 24_000},
 		"the queue of an agent": {ChainID: &chain, AgentID: "7", Statuses: []outcome.Status{outcome.Queued}}} {
 		asked.take()
 		list, err := s.Deliveries(t.Context(), f)
-		if err != nil || list[0].Seq < 23_999 {
+		switch unknown := f.Client == "0xff"; {
+		case err != nil || unknown != (len(list) == 0):
 			t.Fatal(name, len(list), err)
+		case f.Client == "0xc0":
+			heraldtest.Equal(t, name, fmt.Sprint(len(list), list[0].Seq), "1 1")
+		case len(list) > 0 && list[0].Seq < 23_999:
+			t.Fatal(name, len(list))
 		}
 		for _, q := range asked.take() {
 			read, plan := explainRead(t, s, q)
