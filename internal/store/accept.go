@@ -308,8 +308,8 @@ type newRow struct {
 
 // insertDeliveries inserts the deliveries of arrivals. It dispatches those that need not wait, if their agent has no
 // older backlog and fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already
-// has a delivery. It returns the inserted rows by id, or errConcurrentUpdate if another transaction has inserted one of
-// several jobs of an ordering key meanwhile.
+// has a delivery. It returns the inserted rows by id, or errConcurrentUpdate if another transaction has just inserted
+// one of several jobs of an ordering key.
 func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (map[uuid.UUID]newRow, error) {
 	text := func(value func(arrival) string) []string { return column(in, value) }
 	optional := func(value func(arrival) string) []*string {

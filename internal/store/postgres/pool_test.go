@@ -48,7 +48,7 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 	}
 }
 
-// TestRefusedURL: the error for a URL that cannot be used names what is wrong with its TLS settings, and not its password.
+// TestRefusedURL: the error for a URL that cannot be used names the wrong TLS setting, and not the password.
 func TestRefusedURL(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "ca.crt")

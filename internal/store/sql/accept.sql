@@ -29,8 +29,8 @@
 -- agent, a look-up finds out which are known.
 --
 -- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), whether it
--- waits, and whether it was filtered. A known job returns no row. The counter is -1 for a job that another transaction,
--- which has locked another agent, accepted meanwhile: other jobs may wait for it, so the caller must roll back.
+-- waits, and whether it was filtered. A known job returns no row. The counter is -1 for a job that was accepted at the
+-- same time by a transaction with the lock of another agent: other jobs may wait for it, so the caller must roll back.
 WITH arrival AS MATERIALIZED (
     SELECT w.*, coalesce(refusal, filter) AS error, refusal IS NULL AND filter IS NOT NULL AS filtered,
            coalesce(refusal, filter) IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
