@@ -378,7 +378,10 @@ func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *
 			return fmt.Errorf("stopped after %d of %d: %w", done, len(ids), context.Cause(ctx))
 		}
 
-		moved, left, err := moveBatch(ctx, v, batch)
+		// Without a cancellation, so that a commit that has begun can end.
+		uncancelled, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+		moved, left, err := v.move(uncancelled, batch)
+		cancel()
 		out.Moved += int64(moved)
 		if err != nil {
 			return fmt.Errorf("after %d of %d: %w", done, len(ids), err)
@@ -396,13 +399,6 @@ func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *
 		}
 	}
 	return nil
-}
-
-// moveBatch changes one batch. Cancelling ctx does not interrupt it, so that a commit that has begun can end.
-func moveBatch(ctx context.Context, v verb, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-	defer cancel()
-	return v.move(ctx, ids)
 }
 
 // countLeft counts the deliveries that were left by reason, for the audit row.
@@ -453,13 +449,8 @@ func (r *MoveReport) conclude(fault error, rest string) error {
 
 // foundNone reports whether none of the given ids exists.
 func (r *MoveReport) foundNone() bool {
-	unknown := 0
-	for _, left := range r.Left {
-		if left.Why == ledger.NoSuchDelivery {
-			unknown++
-		}
-	}
-	return unknown > 0 && int64(unknown) == r.Matched
+	exists := func(l LeftDelivery) bool { return l.Why != ledger.NoSuchDelivery }
+	return len(r.Left) > 0 && int64(len(r.Left)) == r.Matched && !slices.ContainsFunc(r.Left, exists)
 }
 
 // countMoves is the dry run: it counts the deliveries that would change.

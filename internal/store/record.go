@@ -169,8 +169,7 @@ func newRecordRequest(c *ledger.Claim, o ledger.Outcome) recordRequest {
 // does not raise the agent's epoch. The end of a delivery whose event was not found is not plain: its row must be
 // locked first (lock_delivery.sql), because a job that arrives may lock another agent than the delivery's.
 func (q recordRequest) isPlain() bool {
-	reasons, _ := mendedReasons(q.outcome, 0)
-	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved &&
+	return !q.outcome.MayBeMended() && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved &&
 		!(q.outcome.Undecided && q.outcome.Status.Final())
 }
 
@@ -272,12 +271,16 @@ func queueRecord(b *pgx.Batch, q recordRequest) *written {
 	if o.Status == outcome.Delivered {
 		queueNamed(b, statements.Named("complete"), args)
 	}
-	if reasons, since := mendedReasons(o, c.Epoch); reasons != nil {
-		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No).
-			Query(func(rows pgx.Rows) (err error) {
-				w.ended, err = pgx.CollectRows(rows, scanEnded)
-				return err
-			})
+	if o.MayBeMended() {
+		since := c.Epoch // storing a credential has raised it
+		if o.Reason == outcome.AgentDisabled {
+			since = anyEpoch
+		}
+		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, []outcome.Reason{o.Reason},
+			since, c.ID, c.No).Query(func(rows pgx.Rows) (err error) {
+			w.ended, err = pgx.CollectRows(rows, scanEnded)
+			return err
+		})
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)

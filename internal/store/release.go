@@ -11,7 +11,7 @@ import (
 )
 
 // anyEpoch is the argument of release_held.sql that is passed instead of an epoch if the release does not depend on the
-// agent's epoch.
+// agent's epoch. For agent_disabled, the statement releases the deliveries if the agent is enabled now.
 const anyEpoch = int64(-1)
 
 // ReleaseHeld puts an agent's deliveries that are held for one of these reasons into its backlog, and dispatches from
@@ -67,23 +67,4 @@ func (s *Store) releaseBatch(ctx context.Context, a erc8004.Agent, reasons []out
 		return 0, nil, err
 	}
 	return len(ended), append(tasks, ended...), nil
-}
-
-// mendedReasons returns the reason for which the transaction that records o must also release the agent's held
-// deliveries; nil: none. It returns o's own reason in two cases: o holds the delivery for auth_required, or for
-// agent_disabled and o.Elsewhere is false. An operator may have stored a credential or enabled the agent after the
-// claim. This did not release o's delivery, because it was not held yet.
-//
-// since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
-// storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For
-// agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
-func mendedReasons(o ledger.Outcome, claimed int64) (reasons []outcome.Reason, since int64) {
-	switch {
-	case o.Status != outcome.Held:
-	case o.Reason == outcome.AgentDisabled && !o.Elsewhere:
-		return []outcome.Reason{outcome.AgentDisabled}, anyEpoch
-	case o.Reason == outcome.AuthRequired:
-		return []outcome.Reason{outcome.AuthRequired}, claimed
-	}
-	return nil, 0
 }

@@ -23,7 +23,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"force": force}, true,
-		whyNotReplayed)
+		ledger.PreviousState.WhyNotReplayed)
 }
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
@@ -34,7 +34,8 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("end"),
-		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false, whyNotCancelled)
+		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false,
+		ledger.PreviousState.WhyNotCancelled)
 }
 
 // endArgs returns the arguments of end.sql, which ends open deliveries; running ones only if running is true.
@@ -42,19 +43,12 @@ func endArgs(ids []uuid.UUID, running bool, status outcome.Status, reason outcom
 	return pgx.NamedArgs{"ids": ids, "running": running, "status": string(status), "reason": string(reason)}
 }
 
-// previousState is the state of a delivery before an operator's Replay or Cancel.
-type previousState struct {
-	status outcome.Status
-	reason outcome.Reason
-	hasJob bool
-}
-
 // moveByOperator locks the agents of the deliveries with these ids, and runs st, the statement replay or end, on
 // the deliveries. args has the other arguments of st. If dispatch is true, moveByOperator also queues skipped
 // revocations of these deliveries again (revive_revocations.sql), and dispatches from the agents' backlogs. why returns
 // the reason for a delivery that the statement did not change.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres.Statement, args pgx.NamedArgs,
-	dispatch bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []ledger.Task,
+	dispatch bool, why func(ledger.PreviousState) string) (moved int, left map[uuid.UUID]string, tasks []ledger.Task,
 	err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
@@ -76,9 +70,9 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 		rows, _ := queryNamed(ctx, tx, st, args)
 		var id uuid.UUID
 		var changed bool
-		var was previousState
+		var was ledger.PreviousState
 		var n int
-		_, err := pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob, &n}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&id, &changed, &was.Status, &was.Reason, &was.HasJob, &n}, func() error {
 			left[id] = why(was)
 			if changed {
 				delete(left, id)
@@ -98,37 +92,4 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 		return 0, nil, nil, err // nothing was committed
 	}
 	return moved, left, append(tasks, ended...), nil
-}
-
-// movedMeanwhile is the reason for a delivery that another transaction changed during Replay or Cancel.
-const movedMeanwhile = "it changed at the same moment: look again"
-
-// whyNotReplayed returns why replay.sql did not change a delivery. d is the delivery's state.
-func whyNotReplayed(d previousState) string {
-	switch {
-	case d.status == outcome.Queued:
-		return "it is queued: it will be delivered without a replay"
-	case d.status == outcome.Running:
-		return "it is being delivered now: only ended, waiting or held deliveries can be replayed"
-	case !d.hasJob && d.status == outcome.Rejected && d.reason == outcome.InvalidJob:
-		return "it never was a valid job: enqueue a corrected one"
-	case !d.hasJob:
-		return "its job was dropped by retention: there is nothing left to deliver"
-	case d.reason == outcome.Filtered:
-		return "a filter of the agent's policy skipped it: replaying it delivers it all the same and needs force"
-	case d.status == outcome.Delivered:
-		return "it is delivered: replaying it calls the agent again and needs force"
-	}
-	return movedMeanwhile
-}
-
-// whyNotCancelled returns why end.sql did not change a delivery. d is the delivery's state.
-func whyNotCancelled(d previousState) string {
-	switch {
-	case d.status.Final():
-		return "it has ended: it is " + string(d.status)
-	case d.status == outcome.Running:
-		return "it is being delivered now: cancelling it needs force, and does not undo the call"
-	}
-	return movedMeanwhile
 }

@@ -48,9 +48,6 @@ type Task struct {
 	Ended bool
 }
 
-// NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
-const NoSuchDelivery = "there is no such delivery"
-
 // Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
 	ID        uuid.UUID

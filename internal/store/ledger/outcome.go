@@ -143,5 +143,13 @@ func (o Outcome) CheckStatus() error {
 // returns the delivery to the backlog at once.
 func (o Outcome) NeedsRecheck() bool { return o.Undecided || o.Rerouted || o.NoTurn }
 
+// MayBeMended reports whether the outcome holds the delivery for something that an operator may have mended after the
+// claim: a missing credential, or a disabled agent (unless Elsewhere). That released only deliveries that were held
+// then. So the transaction that records the outcome also releases the agent's deliveries that are held for its reason.
+func (o Outcome) MayBeMended() bool {
+	return o.Status == outcome.Held &&
+		(o.Reason == outcome.AuthRequired || o.Reason == outcome.AgentDisabled && !o.Elsewhere)
+}
+
 // KeepSide returns the arguments or the response of a call as Record stores them: as storable JSON of at most 16 KiB.
 func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, storable.MaxSide) }
