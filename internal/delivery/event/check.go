@@ -257,8 +257,9 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 			pause := findConfirmationPause(max(s.Wait, age/10))
 			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, pause, describeMissing(s)))
 		case patient && isUnseen(h.Job, s) && age < maxUnseenWait:
-			unseen = cmp.Or(unseen, outcome.Pause(outcome.NotConfirmed,
-				max(minUnseenPause, age), describeRefusal(h.Job, s)+": the node may lag behind"))
+			pause := max(minUnseenPause, min(age, maxUnseenWait-age)) // doubles the age, or ends the wait
+			unseen = cmp.Or(unseen, outcome.Pause(outcome.NotConfirmed, pause,
+				describeRefusal(h.Job, s)+": the node may lag behind"))
 		default:
 			r.Refuted = append(r.Refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))

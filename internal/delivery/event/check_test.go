@@ -120,6 +120,7 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 	}{
 		"a new job":                           {given, unseen, 0, false, outcome.NotConfirmed, 2 * time.Second},
 		"a job of 10 seconds ago":             {given, unseen, 10 * time.Second, false, outcome.NotConfirmed, 10 * time.Second},
+		"a job of 40 seconds ago":             {given, unseen, 40 * time.Second, false, outcome.NotConfirmed, 20 * time.Second},
 		"a job of a minute ago":               {given, unseen, time.Minute, false, outcome.EventNotFound, 0},
 		"an event that a reorg removed":       {given, unseen, 0, true, outcome.EventNotFound, 0},
 		"a transaction without the event":     {given, chain.Standing{Disagrees: "transactionHash"}, 0, false, outcome.EventNotFound, 0},
