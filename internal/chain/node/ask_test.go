@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/testing/chaintest"
@@ -249,6 +251,34 @@ func TestAllNodesFail(t *testing.T) {
 	first.Set(chaintest.Failures()["another chain"], nil)
 	if err := c.Ping(t.Context()); !errors.As(err, new(*WrongChainError)) {
 		t.Errorf("both of another chain: %v", err)
+	}
+}
+
+// TestViewOfNewBlock: the node reaches a block while it answers. CallView does not return the state before that block.
+func TestViewOfNewBlock(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{MostCalls, 1} { // with one call in a request, calls are further apart
+		n := chaintest.NewNode(t, 1)
+		c := newStubPool(t, n)
+		var head atomic.Uint64
+		head.Store(9)
+		n.Set(chaintest.RefuseBatches(n, most, chaintest.RefuseStatus(400, "", "")), func(method string, _ []json.RawMessage) (any, any) {
+			state := hexutil.Uint64(head.Add(1))
+			switch method {
+			case "eth_call":
+				return hexutil.Bytes{byte(state)}, nil
+			case "eth_getBlockByNumber":
+				return map[string]any{"number": state, "hash": n.Hash(uint64(state)), "timestamp": "0x1"}, nil
+			}
+			return nil, nil
+		})
+		for i := range uint64(20) {
+			since := head.Load() + 1 + i%2
+			ret, err := c.CallView(t.Context(), "asking", common.Address{1}, nil, since)
+			if err == nil && uint64(ret[0]) < since || err != nil && (i%2 == 0 || !errors.Is(err, ErrOutdated)) {
+				t.Errorf("%d calls in a request, since block %d: the state of block %v, %v", most, since, ret, err)
+			}
+		}
 	}
 }
 

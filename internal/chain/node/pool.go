@@ -287,10 +287,11 @@ func (p *Pool) CallView(
 ) ([]byte, error) {
 	var ret hexutil.Bytes
 	var head *Block
-	elems := []rpc.BatchElem{{Method: "eth_call", Args: CallArgs(to, data, Latest), Result: &ret}}
-	if since > 0 {
+	var elems []rpc.BatchElem
+	if since > 0 { // before the call, because the node may reach a block in between
 		elems = append(elems, TaggedCall(Latest, &head))
 	}
+	elems = append(elems, rpc.BatchElem{Method: "eth_call", Args: CallArgs(to, data, Latest), Result: &ret})
 	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		ret, head = nil, nil
 		if err := p.callBatch(ctx, conn, elems); err != nil {
@@ -299,7 +300,7 @@ func (p *Pool) CallView(
 		if since > 0 && (head == nil || uint64(head.Number) < since) {
 			return ErrOutdated
 		}
-		return elems[0].Error
+		return elems[len(elems)-1].Error
 	})
 	if err != nil {
 		return nil, err
