@@ -106,8 +106,10 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	}
 	// The agent may know the event, or the other event with its key has a delivery of its own.
 	keepsEvent := claim.Called || claim.HasLostKey()
-	// A node that has read the event before does not lag behind the sender's node.
-	s, err := c.findEvent(ctx, client, hints, claim.StartedAt, !claim.Bound && !keepsEvent, r)
+	// A node that has read the event before does not lag behind the sender's node. A retraction is bound without an
+	// event, while the block that it names is not confirmed.
+	patient := !keepsEvent && (!claim.Bound || claim.Job.IsRetraction())
+	s, err := c.findEvent(ctx, client, hints, claim.StartedAt, patient, r)
 	r.Undecided = s.Event == nil
 	var failed *outcome.Failure
 	isFailed := errors.As(err, &failed)

@@ -125,6 +125,7 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 		"an event that a reorg removed":       {given, unseen, 0, true, outcome.EventNotFound, 0},
 		"a transaction without the event":     {given, chain.Standing{Disagrees: "transactionHash"}, 0, false, outcome.EventNotFound, 0},
 		"a retraction of a block that stays":  {retraction, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
+		"such a retraction that has waited":   {retraction, canonical, 0, true, outcome.NotConfirmed, 2 * time.Second},
 		"such a retraction of a minute ago":   {retraction, canonical, time.Minute, false, outcome.EventNotFound, 0},
 		"such a retraction of Herald's own":   {own, canonical, 0, false, outcome.MinedAgain, 0},
 		"a retraction whose feedback returns": {retraction, chain.Standing{Disagrees: "feedbackIndex"}, 0, false, outcome.EventNotFound, 0},
