@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -66,6 +67,20 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	got, err := liar.Check(w.Ctx, j, VerifyReceipt)
 	if err != nil || !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestCheckOfImpossibleTime: a node states times in milliseconds. The event counts, and the agent gets no time.
+func TestCheckOfImpossibleTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	j := w.Feedback()
+	bent := chaintest.Bend(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
+		return regexp.MustCompile(`"timestamp":"0x[0-9a-f]+"`).ReplaceAll(result, []byte(`"timestamp":"0x18bcfe56800"`))
+	})
+	c := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(bent)}}, Config{Registries: w.Net.Deployment().Registries()})
+	if s, err := c.Check(w.Ctx, j, VerifyReceipt); err != nil || !s.Confirmed || s.Timestamp != 0 || s.Event.Timestamp != 0 {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 

@@ -76,7 +76,8 @@ type Standing struct {
 	// the job's block. They are zero if the block is unknown.
 	BlockNumber uint64
 	BlockHash   common.Hash
-	Timestamp   int64 // the timestamp of that block, in seconds
+	// Timestamp is the timestamp of that block, in seconds; 0 if it is unknown or after job.MaxTimestamp.
+	Timestamp int64
 }
 
 // newContradiction returns a Standing whose event was not found because the chain contradicts a field. An empty field
@@ -362,7 +363,9 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 		s.ConfirmedIn = addSaturated(needed, 1)
 		return s, nil
 	}
-	s.Timestamp = int64(min(canonical.Time, math.MaxInt64))
+	if canonical.Time <= job.MaxTimestamp {
+		s.Timestamp = int64(canonical.Time)
+	}
 	if s.ConfirmedIn, s.Unnamed, err = c.countMissing(ctx, v, s.BlockNumber, head); err != nil {
 		return Standing{}, err
 	}
