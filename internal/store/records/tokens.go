@@ -39,8 +39,9 @@ type Token struct {
 	Path   string
 	Scheme string // SchemeBearer, …
 	Header string // name of the HTTP header, canonical; "Bearer " precedes the token if it is Authorization
-	// Issuer is the authorization server of an OAuth credential, exactly as that server's metadata spells it. The
-	// refresh token and the client secret go to no other server. Empty for other schemes.
+	// Issuer is the authorization server of an OAuth credential. The spelling in that server's metadata may differ in a
+	// final slash (oauth.SameIssuer). The refresh token and the client secret go to no other server. Empty for other
+	// schemes.
 	Issuer     string
 	Ciphertext []byte
 	CreatedAt  time.Time
