@@ -115,7 +115,7 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	isFailed := errors.As(err, &failed)
 	switch {
 	case isFailed && failed.Reason == outcome.MinedAgain:
-		return c.checkMinedAgain(ctx, claim, r, err)
+		return c.checkMinedAgain(ctx, claim, r, failed)
 	case keepsEvent && isFailed && failed.Reason == outcome.EventNotFound:
 		if claim.Job.TransactionHash != (common.Hash{}) { // only its receipt shows that the event is gone
 			r.Gone = &ledger.Gone{}
@@ -155,11 +155,19 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 
 // checkMinedAgain checks a retraction whose event is on the chain again. It returns refusal, the error that ends the
 // retraction, unless the event has a new delivery. Then the agent must forget the old one, so the retraction is sent.
-func (c *Checker) checkMinedAgain(ctx context.Context, claim *ledger.Claim, r *Result, refusal error) error {
+// For maxUnseenWait it returns a wait instead of refusal: the node may lag behind that of the chain follower.
+func (c *Checker) checkMinedAgain(
+	ctx context.Context, claim *ledger.Claim, r *Result, refusal *outcome.Failure,
+) error {
 	d, err := c.loadRetracted(ctx, claim.Job)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound), err == nil && !d.HasLostKey():
-		return refusal
+		age := claim.StartedAt.Sub(claim.CreatedAt)
+		if claim.Called || age >= maxUnseenWait {
+			return refusal
+		}
+		r.Refuted = nil
+		return pauseUnseen(age, refusal.Text)
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	}
@@ -259,9 +267,7 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 			pause := findConfirmationPause(max(s.Wait, age/10))
 			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, pause, describeMissing(s)))
 		case patient && isUnseen(h.Job, s) && age < maxUnseenWait:
-			pause := max(minUnseenPause, min(age, maxUnseenWait-age)) // doubles the age, or ends the wait
-			unseen = cmp.Or(unseen, outcome.Pause(outcome.NotConfirmed, pause,
-				describeRefusal(h.Job, s)+": the node may lag behind"))
+			unseen = cmp.Or(unseen, pauseUnseen(age, describeRefusal(h.Job, s)))
 		default:
 			r.Refuted = append(r.Refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
@@ -292,6 +298,13 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 func isUnseen(j job.Job, s chain.Standing) bool {
 	return s.Unseen || j.BlockNumber == 0 && s.SearchedTo > 0 ||
 		j.IsRetraction() && j.Retracts == "" && s.Disagrees == "blockHash"
+}
+
+// pauseUnseen returns the wait for an event that the node does not know, or for a reorg. age is the job's, and why says
+// what the node answered.
+func pauseUnseen(age time.Duration, why string) error {
+	pause := max(minUnseenPause, min(age, maxUnseenWait-age)) // doubles the age, or ends the wait
+	return outcome.Pause(outcome.NotConfirmed, pause, why+": the node may lag behind")
 }
 
 // findConfirmationPause returns how long a delivery waits before it checks its event again: the time until the chain is

@@ -127,7 +127,8 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 		"a retraction of a block that stays":  {retraction, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
 		"such a retraction that has waited":   {retraction, canonical, 0, true, outcome.NotConfirmed, 2 * time.Second},
 		"such a retraction of a minute ago":   {retraction, canonical, time.Minute, false, outcome.EventNotFound, 0},
-		"such a retraction of Herald's own":   {own, canonical, 0, false, outcome.MinedAgain, 0},
+		"such a retraction of Herald's own":   {own, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
+		"Herald's own of a minute ago":        {own, canonical, time.Minute, false, outcome.MinedAgain, 0},
 		"a retraction whose feedback returns": {retraction, chain.Standing{Disagrees: "feedbackIndex"}, 0, false, outcome.EventNotFound, 0},
 	} {
 		checker := checkerOf(standingChain(c.s))
@@ -309,7 +310,7 @@ func TestRetractionOfMinedAgain(t *testing.T) {
 		checker := checkerOf(standingChain{Disagrees: "blockHash"})
 		checker.Ledger = rowLedger{row: ledger.Delivery{ID: row.ID, Key: key, Status: row.Status}}
 		var r Result
-		claim := &ledger.Claim{Bound: true, Job: storetest.Feedback(1, 1).Retraction(row.ID)}
+		claim := &ledger.Claim{Bound: true, StartedAt: time.Now(), Job: storetest.Feedback(1, 1).Retraction(row.ID)}
 		heraldtest.Equal(t, key, reasonOf(checker.Check(t.Context(), claim, &r)), want)
 		heraldtest.Equal(t, key+": undecided", r.Undecided, want != "")
 	}
