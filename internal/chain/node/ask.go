@@ -18,12 +18,12 @@ import (
 const maxDemotion = time.Minute
 
 // health decides the order in which nodes are asked. The order is that of RPC_URL_<chain>, but a node that failed is
-// asked after the others for a while, and a node whose head is old until it is new again.
+// asked after the others for a while, and a node whose head is old or missing until it has a new one.
 type health struct {
 	mu      sync.Mutex
 	faults  int       // consecutive failed requests
 	demoted time.Time // until this time, the node is asked after the others
-	behind  bool      // the node's head is old: it is asked after the others until its head is new again
+	behind  bool      // the node's head is old or missing: it is asked after the others until it has a new one
 	omitted bool      // the node left out logs: it is asked after the others from then on
 	logged  time.Time // when a failure was last logged
 	told    bool      // a failure was logged, and the answer after it was not
@@ -46,8 +46,8 @@ func (h *health) noteFault(now time.Time, least time.Duration) (tell bool) {
 	return true
 }
 
-// noteHead records whether the node's head is old. Other answers of the node say nothing about that. changed is true if
-// this differs from the previous head.
+// noteHead records whether the node's head is old or missing. Other answers of the node say nothing about that. changed
+// is true if this differs from the previous head.
 func (h *health) noteHead(behind bool) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -56,7 +56,7 @@ func (h *health) noteHead(behind bool) (changed bool) {
 	return changed
 }
 
-// isBehind reports whether the node's head was old when it was last compared.
+// isBehind reports whether the node's head was old or missing when it was last compared.
 func (h *health) isBehind() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
