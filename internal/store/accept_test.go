@@ -210,13 +210,7 @@ func TestMissedConflict(t *testing.T) {
 		out, _, err = s.Accept(t.Context(), []ledger.Intake{{Job: known}})
 		done <- err
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
-		if ctx.Err() != nil {
-			t.Fatal("the insert does not wait for the row")
-		}
-	}
+	awaitLockWaits(t, s, 1) // the insert waits for the row
 	if _, err := tx.Exec(t.Context(), `UPDATE herald.deliveries SET key = $2, job = '{}' WHERE id = $1`, known.ID(), known.Key()); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -75,6 +76,12 @@ func countLockWaits(t *testing.T, s *Store) int {
 	return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
+// awaitLockWaits waits until at least n of the store's connections wait for a lock.
+func awaitLockWaits(t *testing.T, s *Store, n int) {
+	t.Helper()
+	heraldtest.Await(t, fmt.Sprintf("%d waits for a lock", n), func() bool { return countLockWaits(t, s) >= n })
+}
+
 // TestMovedDeliveriesReleaseOthers: all jobs name a wrong identity registry, as a sender does that leaves it out on a
 // chain with two. The checks move them to the right agent, and none of those that waited for another one is left behind.
 func TestMovedDeliveriesReleaseOthers(t *testing.T) {
@@ -141,17 +148,14 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 			heraldtest.Must(t, err)
 			_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // arrive has read the delivery when it stops here
 			heraldtest.Must(t, err)
-			blocked := func(most int) bool { return countLockWaits(t, s) >= most }
 			arrived, recorded := make(chan error, 1), make(chan error, 1)
 			go func() { arrived <- arrive() }()
-			for !blocked(1) {
-			}
+			awaitLockWaits(t, s, 1)
 			go func() {
 				_, err := s.Record(t.Context(), c, refuted)
 				recorded <- err
 			}()
-			for len(recorded) == 0 && !blocked(2) {
-			}
+			heraldtest.Await(t, "the record waits or ends", func() bool { return len(recorded) > 0 || countLockWaits(t, s) >= 2 })
 			heraldtest.Must(t, tx.Rollback(t.Context()))
 			heraldtest.Must(t, <-arrived)
 			heraldtest.Must(t, <-recorded)
@@ -180,8 +184,8 @@ func TestMoveBeforeTheLock(t *testing.T) {
 		return tx
 	}
 	awaitLock := func() {
-		for len(cancelled) == 0 && countLockWaits(t, s) == 0 {
-		}
+		t.Helper()
+		heraldtest.Await(t, "Cancel waits or ends", func() bool { return len(cancelled) > 0 || countLockWaits(t, s) > 0 })
 	}
 
 	former := begin(ledger.AgentOf(sent))
@@ -221,8 +225,7 @@ func TestClaimWhileAHintArrives(t *testing.T) {
 		_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
 		accepted <- err
 	}()
-	for countLockWaits(t, s) == 0 {
-	}
+	awaitLockWaits(t, s, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	c, err := s.Claim(ctx, rec.Task.ID, rec.Task.N, lease)
@@ -254,14 +257,12 @@ func TestRecordWhileEventIsRead(t *testing.T) {
 		newChainReader(t, s).read(100, 900, true, event)
 		close(done)
 	}()
-	for countLockWaits(t, s) < 1 {
-	}
+	awaitLockWaits(t, s, 1)
 	go func() {
 		_, err := s.Record(t.Context(), c, refuted)
 		recorded <- err
 	}()
-	for countLockWaits(t, s) < 2 {
-	}
+	awaitLockWaits(t, s, 2)
 	heraldtest.Must(t, tx.Rollback(t.Context()))
 	heraldtest.Must(t, <-recorded)
 	<-done
@@ -289,8 +290,7 @@ func TestAcceptBehindAConflict(t *testing.T) {
 			_, _, err := s.Accept(t.Context(), in)
 			accepted <- err
 		}()
-		for countLockWaits(t, s) <= i {
-		}
+		awaitLockWaits(t, s, i+1)
 	}
 	heraldtest.Must(t, tx.Rollback(t.Context()))
 	heraldtest.Must(t, <-accepted)

@@ -194,8 +194,7 @@ func TestReturnWhileRetractionIsClaimed(t *testing.T) {
 
 	answer := make(chan ledger.Acceptance, 1)
 	go func() { answer <- r.read(101, 103, true, event).Answers[0] }()
-	for countLockWaits(t, s) == 0 {
-	}
+	awaitLockWaits(t, s, 1)
 	heraldtest.Must(t, tx.Commit(t.Context()))
 	if a := <-answer; a.Verdict != ledger.Accepted || a.ID == event.ID() {
 		t.Errorf("%+v", a)

@@ -154,8 +154,7 @@ func TestClaimWhileOtherEventIsRead(t *testing.T) {
 	heraldtest.Must(t, err)
 	answer := make(chan ledger.Acceptance, 1)
 	go func() { answer <- newChainReader(t, s).read(100, 901, true, otherEvent(901).Job).Answers[0] }()
-	for countLockWaits(t, s) == 0 {
-	}
+	awaitLockWaits(t, s, 1)
 	c = claim(t, s, tasks[0])
 	heraldtest.Must(t, tx.Rollback(t.Context()))
 	if a := <-answer; a.Verdict != ledger.Accepted || a.ID == c.ID {
