@@ -205,6 +205,60 @@ func TestMoveBeforeTheLock(t *testing.T) {
 	}
 }
 
+// TestMoveAfterTheLock: an operator's Cancel has locked the agent of a delivery. The chain follower, which locks only the
+// agent of the event, does not give the delivery to that agent before the Cancel has ended.
+func TestMoveAfterTheLock(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	found, err := s.findRows(t.Context(), statements.Text("agents_of"), []uuid.UUID{acceptOne(t, s, sent).ID})
+	heraldtest.Must(t, err)
+	read := make(chan bool, 1)
+	_, err = s.changeAgents(t.Context(), found, false, func(context.Context, pgx.Tx) error {
+		go func() {
+			newChainReader(t, s).read(100, 900, true, event)
+			read <- true
+		}()
+		heraldtest.Await(t, "the follower waits or ends", func() bool { return len(read) > 0 || countLockWaits(t, s) > 0 })
+		now, err := s.findRows(t.Context(), statements.Text("agents_of"), found.ids)
+		heraldtest.Equal(t, "agents", now.agents, found.agents)
+		return err
+	})
+	heraldtest.Must(t, err)
+	heraldtest.Receive(t, "the end of the reading", read)
+}
+
+// TestCancelWhileAHintArrives: while a job that names another identity registry becomes a hint of a waiting delivery, an
+// operator cancels the delivery. The two transactions lock different agents, so they must lock the two rows of the
+// delivery in the same order.
+func TestCancelWhileAHintArrives(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	id := acceptOne(t, s, sent).ID
+	exec(t, s, `UPDATE herald.work SET status = 'waiting', reason = 'not_confirmed', next_attempt_at = now() + interval '1 minute'`)
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
+	heraldtest.Must(t, err)
+	accepted, cancelled := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
+		accepted <- err
+	}()
+	awaitLockWaits(t, s, 1)
+	go func() {
+		_, _, _, err := s.Cancel(t.Context(), []uuid.UUID{id}, false)
+		cancelled <- err
+	}()
+	awaitLockWaits(t, s, 2)
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, heraldtest.Receive(t, "the result of Accept", accepted))
+	heraldtest.Must(t, heraldtest.Receive(t, "the result of Cancel", cancelled))
+}
+
 // TestClaimWhileAHintArrives: while a job that names another identity registry becomes a hint of a waiting delivery, a
 // worker claims the delivery, because its wait has ended. The two transactions lock different agents. The claim does not
 // wait for the other one, which may wait for it.

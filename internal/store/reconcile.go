@@ -126,13 +126,15 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts
 	})
 }
 
-// addMoved adds the agents that the found deliveries got before tx locked f.agents. It returns errConcurrentUpdate if
-// there are any: tx has not locked them.
-func (f *foundRows) addMoved(ctx context.Context, tx pgx.Tx) error {
+// lockRows locks the found deliveries' rows of history, after tx has locked f.agents. So no delivery gets another agent
+// before tx ends. The caller changes work only afterwards: a job that names another identity registry changes the two
+// rows of a delivery in this order, under another agent's lock. If deliveries got other agents before, lockRows adds
+// these to f.agents and returns errConcurrentUpdate, because tx has not locked them.
+func (f *foundRows) lockRows(ctx context.Context, tx pgx.Tx) error {
 	if len(f.ids) == 0 {
 		return nil
 	}
-	now, err := readFound(ctx, tx, statements.Text("agents_of"), f.ids)
+	now, err := readFound(ctx, tx, statements.Text("agents_of")+" ORDER BY id FOR NO KEY UPDATE", f.ids)
 	if err != nil {
 		return err
 	}
@@ -143,8 +145,9 @@ func (f *foundRows) addMoved(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// changeAgents locks the agents of f and calls change, in one transaction. If dispatch is true, the transaction also
-// dispatches from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
+// changeAgents locks the agents and the rows of f and calls change, in one transaction. If dispatch is true, the
+// transaction also dispatches from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing
+// was committed.
 func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []ledger.Task, err error) {
 	ctx, cancel := s.WithDeadline(ctx)
@@ -154,7 +157,7 @@ func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 			if err := s.LockAgents(ctx, tx, f.agents); err != nil {
 				return err
 			}
-			if err := f.addMoved(ctx, tx); err != nil {
+			if err := f.lockRows(ctx, tx); err != nil {
 				return err
 			}
 			if err := change(ctx, tx); err != nil || !dispatch {

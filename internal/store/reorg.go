@@ -39,7 +39,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	if err := s.LockAgents(ctx, tx, agents); err != nil {
 		return done, err
 	}
-	if err := gone.addMoved(ctx, tx); err != nil {
+	if err := gone.lockRows(ctx, tx); err != nil {
 		return done, err
 	}
 	if done.Answers, done.Tasks, err = s.acceptLocked(ctx, tx, rows); err != nil {
