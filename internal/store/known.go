@@ -82,7 +82,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
-		if out[i].Verdict == ledger.Accepted {
+		if out[i].Verdict == ledger.Accepted || a.read { // the delivery may have changed
 			delete(holders, a.key)
 		}
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -320,6 +321,45 @@ func TestRecordWhileEventIsRead(t *testing.T) {
 	heraldtest.Must(t, tx.Rollback(t.Context()))
 	heraldtest.Must(t, <-recorded)
 	<-done
+}
+
+// TestBindWhileEventIsRead: the chain follower has read a delivery whose job names another identity registry, when a
+// worker binds the delivery and so gives it to the agent of its event. The two transactions lock different agents. The
+// follower must read the delivery again: with the old job, it would give the delivery back to the wrong agent.
+func TestBindWhileEventIsRead(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.BlockNumber, sent.BlockHash = 899, common.Hash{'z'}
+	acceptOne(t, s, feedback(1, 2)) // both agents have rows
+	c := claim(t, s, acceptOne(t, s, sent))
+	a, err := newArrival(ledger.Intake{Job: event, Source: ledger.Source{Name: ledger.SourceChain}})
+	heraldtest.Must(t, err)
+	a.read, a.followed = true, true
+	err = pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
+		heraldtest.Must(t, s.LockAgents(t.Context(), tx, []erc8004.Agent{a.agent}))
+		holders, err := s.readHolders(t.Context(), tx, hasKey, []string{a.key})
+		heraldtest.Must(t, err)
+		heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: event, Source: ordinary}))
+		_, err = s.answerKnownKey(t.Context(), tx, a, holders[a.key], tasksByAgent{})
+		return err
+	})
+	if !errors.Is(err, errConcurrentUpdate) {
+		t.Errorf("%v; the job of the delivery is %s", err, read(t, s, c.ID).Job)
+	}
+}
+
+// TestEventIsReadTwice: the chain follower reads two blocks that both have the event of a delivery that is not bound.
+func TestEventIsReadTwice(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	id := acceptOne(t, s, sent).ID
+	later := event
+	later.BlockNumber, later.BlockHash = 901, common.Hash{'b'}
+	newChainReader(t, s).read(100, 901, true, event, later)
+	heraldtest.Contains(t, "the job", string(read(t, s, id).Job), later.BlockHash.Hex(), registry.Hex())
 }
 
 // TestAcceptBehindAConflict: two jobs of one client are accepted together, while another transaction accepts the first

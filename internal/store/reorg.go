@@ -283,9 +283,10 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 		return postgres.NoRows(row.Scan(), errConcurrentUpdate)
 	})
 	// tx does not lock out claims. A worker that has claimed a bound delivery since calls the agent with the old event.
-	const lockOpen = `SELECT FROM herald.work WHERE id = $1 AND (status = 'running') = $2 FOR UPDATE`
+	// If it has bound the delivery since, under another agent's lock, the delivery may have got the event's agent.
+	const lockOpen = `SELECT FROM herald.work WHERE id = $1 AND (status = 'running') = $2 AND bound = $3 FOR UPDATE`
 	if !h.status.Final() {
-		b.Queue(lockOpen, h.id, h.status == outcome.Running).QueryRow(func(row pgx.Row) error {
+		b.Queue(lockOpen, h.id, h.status == outcome.Running, h.bound).QueryRow(func(row pgx.Row) error {
 			return postgres.NoRows(row.Scan(), errConcurrentUpdate)
 		})
 	}
