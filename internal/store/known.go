@@ -82,7 +82,10 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
-		if out[i].Verdict == ledger.Accepted || a.read { // the delivery may have changed
+		switch { // read again the deliveries that may have changed
+		case out[i].Verdict == ledger.Accepted:
+			clear(holders) // the revocation of a feedback that is queued again is queued too
+		case a.read:
 			delete(holders, a.key)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -360,6 +361,24 @@ func TestEventIsReadTwice(t *testing.T) {
 	later.BlockNumber, later.BlockHash = 901, common.Hash{'b'}
 	newChainReader(t, s).read(100, 901, true, event, later)
 	heraldtest.Contains(t, "the job", string(read(t, s, id).Job), later.BlockHash.Hex(), registry.Hex())
+}
+
+// TestRevokedFeedbackReturns: a reorg moved a feedback and its revocation, which had ended, to other blocks. The chain
+// follower reads both at once: with the feedback, it queues the revocation again before it reads it.
+func TestRevokedFeedbackReturns(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	r := newChainReader(t, s)
+	feedback, revocation := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 1), 102, 'a')
+	revocation.Kind, revocation.Reason, revocation.TransactionHash = job.KindFeedbackRevoked, job.RevokedByClient, common.Hash{9}
+	r.read(100, 102, true, feedback, revocation)
+	bring(t, s, feedback.ID(), "rejected, not found")
+	exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', reason = 'never_delivered', finished_at = now() WHERE id = $1`, revocation.ID())
+	feedback.BlockHash, revocation.BlockHash = common.Hash{'b'}, common.Hash{'c'}
+	r.read(101, 103, true, feedback, revocation)
+	if d := read(t, s, revocation.ID()); d.Status.Final() || !strings.Contains(string(d.Job), revocation.BlockHash.Hex()) {
+		t.Errorf("%s %s", d.Status, d.Job)
+	}
 }
 
 // TestAcceptBehindAConflict: two jobs of one client are accepted together, while another transaction accepts the first
