@@ -114,22 +114,34 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	return err
 }
 
-// setAccess deletes the access token that was issued for the previous credential, and stores t.Access, which may be
-// nil.
+// setAccess replaces the access token and the lease that belong to the previous credential. It stores t.Access, which
+// may be nil. For an OAuth credential it updates the row: a concurrent LeaseRenewal may just have inserted it, and then
+// it is not yet visible to a DELETE.
 func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
-	_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
-		t.ChainID, t.Registry, t.ID, t.Origin)
-	if err != nil || t.Access == nil {
+	if !t.OAuth() {
+		if t.Access != nil {
+			return errors.New("an access token is stored with an OAuth credential")
+		}
+		_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
+			t.ChainID, t.Registry, t.ID, t.Origin)
 		return err
 	}
-	key, ok := secret.KeyID(t.Access.Ciphertext)
-	if !ok || !t.OAuth() {
-		return errors.New("an access token is stored as a ciphertext, with an OAuth credential")
+	var a Access
+	var key *int64
+	if t.Access != nil {
+		id, ok := secret.KeyID(t.Access.Ciphertext)
+		if !ok {
+			return errors.New("an access token is stored as a ciphertext")
+		}
+		a, key = *t.Access, new(int64(id))
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO herald.agent_mcp_access (chain_id, identity_registry, agent_id, origin,
-			ciphertext, key_id, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		t.ChainID, t.Registry, t.ID, t.Origin, t.Access.Ciphertext, int64(key), t.Access.ExpiresAt)
+	_, err := tx.Exec(ctx, `INSERT INTO herald.agent_mcp_access (chain_id, identity_registry, agent_id, origin,
+			ciphertext, key_id, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (chain_id, identity_registry, agent_id, origin) DO UPDATE
+		   SET ciphertext = excluded.ciphertext, key_id = excluded.key_id, expires_at = excluded.expires_at,
+		       renew_no = 0, renewing_until = NULL`,
+		t.ChainID, t.Registry, t.ID, t.Origin, a.Ciphertext, key, a.ExpiresAt)
 	return err
 }
 

@@ -227,6 +227,45 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	opens(t, k, r.Token.Ciphertext, r.Token.Binding(), "new")
 }
 
+// TestCredentialReplacedDuringFirstLease: a credential is stored while a worker begins the first renewal of the one
+// before. The credential is stored nevertheless, and its own first renewal need not wait for the end of that lease.
+func TestCredentialReplacedDuringFirstLease(t *testing.T) {
+	t.Parallel()
+	k := newKeys(t)
+	for _, access := range []bool{true, false} {
+		t.Run(fmt.Sprintf("with an access token: %t", access), func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			old := oauthFor(t, k, storetest.Agent(1), "old")
+			storeToken(t, s, old)
+			tx, err := s.Conns.Begin(t.Context())
+			heraldtest.Must(t, err)
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			_, err = tx.Exec(t.Context(), records.Statements.Text("lease_renewal"), old.ChainID, old.Registry, old.ID, old.Origin, time.Minute, nil)
+			heraldtest.Must(t, err)
+			login := oauthFor(t, k, storetest.Agent(1), "login")
+			if access {
+				login.Access = &records.Access{Ciphertext: sealed(t, k, "came with it", login.AccessBinding())}
+			}
+			result := make(chan error, 1)
+			go func() {
+				_, _, err := s.SetToken(t.Context(), login)
+				result <- err
+			}()
+			heraldtest.Await(t, "it waits for the lock, or ends", func() bool {
+				return len(result) > 0 || value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) > 0
+			})
+			heraldtest.Must(t, tx.Commit(t.Context()))
+			heraldtest.Must(t, <-result)
+			var seen []byte
+			if access {
+				seen = login.Access.Ciphertext
+			}
+			opens(t, k, begin(t, s, login, seen, true).Token.Ciphertext, login.Binding(), "login")
+		})
+	}
+}
+
 // TestAccessPagesAndReseal: access tokens are reencrypted like credentials, unless they were renewed in the meantime.
 func TestAccessPagesAndReseal(t *testing.T) {
 	t.Parallel()
