@@ -70,20 +70,18 @@ type LeftDelivery struct {
 // Mover is Operator.Replay or Operator.Cancel.
 type Mover func(context.Context, MoveRequest) (*MoveReport, error)
 
-// Replay queues deliveries again.
-func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	return o.moveDeliveries(ctx, r, replayVerb(r), (*Ledger).Replay, r.mayDeliverAgain)
-}
-
 // Cancel ends deliveries that are not final.
 func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	return o.moveDeliveries(ctx, r, cancelVerb(r), (*Ledger).Cancel, func(records.Filter) bool { return r.Force })
+	return o.moveDeliveries(ctx, r, cancelVerb(r), func(ctx context.Context, l *Ledger, ids []uuid.UUID,
+		_ records.Filter) (int, map[uuid.UUID]string, []ledger.Task, error) {
+		return l.Cancel(ctx, ids, r.Force)
+	})
 }
 
-// moveDeliveries changes deliveries with the store's method move. force returns its last argument.
+// moveDeliveries changes deliveries by calling move.
 func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
-	move func(*Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []ledger.Task, error),
-	force func(records.Filter) bool) (*MoveReport, error) {
+	move func(context.Context, *Ledger, []uuid.UUID, records.Filter) (int, map[uuid.UUID]string, []ledger.Task,
+		error)) (*MoveReport, error) {
 	ids, f, err := r.check(v, time.Now())
 	if err != nil {
 		return nil, err
@@ -101,7 +99,7 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 	}
 	defer st.Close()
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-		moved, left, tasks, err := move(st.Ledger, ctx, ids, force(f))
+		moved, left, tasks, err := move(ctx, st.Ledger, ids, f)
 		st.Dispatch(ctx, tasks)
 		return moved, left, err
 	}
@@ -122,23 +120,6 @@ type verb struct {
 	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
-// replayVerb returns the rules of Replay. A selection includes delivered deliveries only if it names that status and
-// Force is set, and filtered ones only if it names that reason and Force is set. It includes cancelled ones only if it
-// names the status or a reason, because an operator decided against them.
-func replayVerb(r MoveRequest) verb {
-	const onTheWay = "they are on their way"
-	v := verb{name: "replay", done: "queued anew",
-		takes: []outcome.Status{outcome.Dead, outcome.Rejected, outcome.Skipped, outcome.Held, outcome.Waiting},
-		named: []outcome.Status{outcome.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
-		needsJob: true, repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(outcome.Delivered)),
-		refuses: map[outcome.Status]string{outcome.Queued: onTheWay, outcome.Running: onTheWay,
-			outcome.Delivered: "with --force they are delivered a second time"}}
-	if r.Force && r.Status == string(outcome.Delivered) {
-		delete(v.refuses, outcome.Delivered)
-	}
-	return v
-}
-
 func cancelVerb(r MoveRequest) verb {
 	const final = "they have ended already"
 	v := verb{name: "cancel", done: "cancelled",
@@ -151,13 +132,6 @@ func cancelVerb(r MoveRequest) verb {
 		delete(v.refuses, outcome.Running)
 	}
 	return v
-}
-
-// mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of
-// another status must not: a selected delivery may become delivered before its turn.
-func (r MoveRequest) mayDeliverAgain(f records.Filter) bool {
-	return r.Force && (len(r.IDs) > 0 || slices.Equal(f.Statuses, []outcome.Status{outcome.Delivered}) ||
-		f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.

@@ -76,23 +76,27 @@ func TestFilterSelection(t *testing.T) {
 	}
 }
 
-func TestForceKeepsChangingRows(t *testing.T) {
+// TestMayReplay: a selection replays no delivery that got another final state meanwhile.
+func TestMayReplay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		ask  MoveRequest
-		want bool
+		want ledger.Ended
 	}{
-		{MoveRequest{Selection: Selection{Status: "dead"}, Force: true}, false},
-		{MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, false},
-		{MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, true},
-		{MoveRequest{IDs: []string{oneID}, Force: true}, true},
-		{MoveRequest{IDs: []string{oneID}}, false},
-		{MoveRequest{Selection: Selection{Reason: "filtered"}, Force: true}, true},
-		{MoveRequest{Selection: Selection{Status: "skipped"}, Force: true}, false},
+		{MoveRequest{Selection: Selection{Status: "dead"}, Force: true}, ledger.Ended{}},
+		{MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, ledger.Ended{}},
+		{MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, ledger.Ended{Delivered: true}},
+		{MoveRequest{IDs: []string{oneID}, Force: true}, ledger.Ended{Delivered: true, Filtered: true, Cancelled: true}},
+		{MoveRequest{IDs: []string{oneID}}, ledger.Ended{Cancelled: true}},
+		{MoveRequest{Selection: Selection{Reason: "filtered"}, Force: true}, ledger.Ended{Filtered: true, Cancelled: true}},
+		{MoveRequest{Selection: Selection{Status: "skipped"}, Force: true}, ledger.Ended{}},
+		{MoveRequest{Selection: Selection{Status: "cancelled"}}, ledger.Ended{Cancelled: true}},
+		{MoveRequest{Selection: Selection{Status: "skipped", Reason: "filtered"}, Force: true}, ledger.Ended{Filtered: true}},
 	} {
-		_, f, err := c.ask.check(replayVerb(c.ask), time.Now())
-		if got := c.ask.mayDeliverAgain(f); err != nil || got != c.want {
-			t.Errorf("%+v: %t, %v", c.ask, got, err)
+		v := replayVerb(c.ask)
+		_, f, err := c.ask.check(v, time.Now())
+		if got := c.ask.mayReplay(v, f); err != nil || got != c.want {
+			t.Errorf("%+v: %+v, %v", c.ask, got, err)
 		}
 	}
 }

@@ -93,7 +93,8 @@ func groupArguments(statement string) string {
 		"chain_id": `8453`, "registry": `'0xaa'`, "agent_id": `'1'`, "leader": `md5('1')::uuid`, "limit": `2`, "bound": `true`, "strict": `true`,
 		"delivery_id": `md5('1')::uuid`, "claim_no": `1`, "job": `'{}'`, "sealed_headers": `NULL`, "source": `''`, "trust": `0`, "corrected": `NULL`,
 		"order_key": `'1'`, "order_seq": `'1'`, "rank": `1`, "refuted": `false`, "review": `true`, "key": `'1'`, "read": `true`,
-		"contract": `'0xbb'`, "block": `1000`, "status": `'cancelled'`, "reason": `'reorg'`, "running": `true`, "force": `true`}
+		"contract": `'0xbb'`, "block": `1000`, "status": `'cancelled'`, "reason": `'reorg'`, "running": `true`, "delivered": `true`,
+		"filtered": `true`, "cancelled": `true`}
 	switch statement {
 	case "bind":
 		single["hints"] = `0`

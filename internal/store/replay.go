@@ -21,9 +21,16 @@ const maxMove = 500
 // the others as a sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
+	return s.ReplayEnded(ctx, ids, ledger.Ended{Delivered: force, Filtered: force, Cancelled: true})
+}
+
+// ReplayEnded is Replay for deliveries that were selected by their state. The state of a delivery may have changed
+// since.
+func (s *Store) ReplayEnded(ctx context.Context, ids []uuid.UUID,
+	too ledger.Ended) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"force": force}, true,
-		ledger.PreviousState.WhyNotReplayed)
+	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"delivered": too.Delivered,
+		"filtered": too.Filtered, "cancelled": too.Cancelled}, true, ledger.PreviousState.WhyNotReplayed)
 }
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:

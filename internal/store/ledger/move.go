@@ -5,6 +5,9 @@ import "github.com/agentherald/herald/internal/outcome"
 // NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
 const NoSuchDelivery = "there is no such delivery"
 
+// Ended selects the ended deliveries that a replay queues again. It always queues those with other states.
+type Ended struct{ Delivered, Filtered, Cancelled bool }
+
 // PreviousState is the state of a delivery before an operator's Replay or Cancel.
 type PreviousState struct {
 	Status outcome.Status
@@ -28,6 +31,8 @@ func (d PreviousState) WhyNotReplayed() string {
 		return "its job was dropped by retention: there is nothing left to deliver"
 	case d.Reason == outcome.Filtered:
 		return "a filter of the agent's policy skipped it: replaying it delivers it all the same and needs force"
+	case d.Status == outcome.Cancelled:
+		return "it was cancelled after it was selected: replay it by its id, or select cancelled deliveries"
 	case d.Status == outcome.Delivered:
 		return "it is delivered: replaying it calls the agent again and needs force"
 	}

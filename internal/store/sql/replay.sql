@@ -1,6 +1,6 @@
 -- replay: queue deliveries again at an operator's request. The transaction has locked the agents.
 --
--- @ids uuid[]   @force true: delivered and filtered ones too
+-- @ids uuid[]   @delivered, @filtered, @cancelled   true: deliveries that ended in this way too
 --
 -- A final or held delivery gets a new budget and a new age; the numbers of its attempts continue. It waits for no other
 -- delivery from now on. A waiting delivery stops waiting, and keeps its budget and its order. Queued and running
@@ -28,7 +28,8 @@ WITH changed AS (
     UPDATE herald.history
        SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, order_hash = NULL, fetch_failures = 0, replays = replays + 1,
            accepted_at = now(), finished_at = NULL, updated_at = now()
-     WHERE id = ANY(@ids) AND job IS NOT NULL AND finished_at IS NOT NULL AND (status <> 'delivered' AND reason IS DISTINCT FROM 'filtered' OR @force)
+     WHERE id = ANY(@ids) AND job IS NOT NULL AND finished_at IS NOT NULL AND (status <> 'delivered' OR @delivered)
+       AND (reason IS DISTINCT FROM 'filtered' OR @filtered) AND (status <> 'cancelled' OR @cancelled)
     RETURNING *
 ), opened AS (
     {{reopen ended}}
