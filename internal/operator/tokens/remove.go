@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
@@ -57,12 +59,15 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 		return c, fmt.Errorf("no token of %s is stored for %s: `worker token list`", operator.DescribeAgent(g),
 			text.Printable(origin))
 	case err != nil:
+		if had != nil && had.held.No != 0 {
+			_ = st.YieldRenewal(context.WithoutCancel(ctx), had.held) // or the lease ends by itself
+		}
 		return c, err
 	}
 	c.Said = append(c.Said,
 		fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
 			operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
-	if had != nil { // after the row is deleted, so that no worker renews the tokens meanwhile
+	if had != nil { // after the row is deleted, so that no worker renews the tokens any more
 		c.Revocation = o.revokeLogin(ctx, had)
 		c.Said = append(c.Said, c.Revocation.describeRevocation())
 	}
@@ -112,29 +117,71 @@ type removedLogin struct {
 	credential oauth.Credential
 	access     secret.Secret // zero if there is no valid one
 	until      *time.Time
-	fault      error // why it cannot be revoked
+	fault      error           // why it cannot be revoked
+	held       records.Renewal // keeps workers from renewing it; No is 0 if it could not begin
 }
 
-// openLogin opens a credential and its access token, each in its newest version. If the credential cannot be opened,
-// fault holds the error.
+// openLogin opens a credential and its access token, each in its newest version. If that fails, fault holds the error.
+// The caller removes the row next: until the lease of held ends, no worker renews the credential.
 func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t records.Token) *removedLogin {
 	l := &removedLogin{token: t}
 	keys, err := o.Backend.Keyset()
+	if err == nil {
+		l.held, err = o.holdRenewal(ctx, st, t)
+	}
 	if err != nil {
 		l.fault = err
 		return l
 	}
-	if l.credential, l.fault = auth.LatestCredential(ctx, st.Spool, keys, t); l.fault != nil {
+	l.token = l.held.Token
+	if l.credential, l.fault = auth.LatestCredential(ctx, st.Spool, keys, l.token); l.fault != nil {
 		return l
 	}
-	found, err := st.LeaseRenewal(ctx, t, nil, 0) // reads only: a lease of 0
-	if err != nil || found.Access == nil || found.Access.ExpiresAt != nil && !found.Access.ExpiresAt.After(time.Now()) {
+	found := l.held.Access
+	if found == nil || found.ExpiresAt != nil && !found.ExpiresAt.After(time.Now()) {
 		return l
 	}
-	if l.access, err = auth.AccessToken(keys, t, *found.Access); err == nil {
-		l.until = found.Access.ExpiresAt
+	if l.access, err = auth.AccessToken(keys, l.token, *found); err == nil {
+		l.until = found.ExpiresAt
 	}
 	return l
+}
+
+const (
+	// holdLease is longer than what follows until the row is removed.
+	holdLease = 30 * time.Second
+	// holdWait bounds the wait for the renewals of workers. Their leases end within 30 s.
+	holdWait = time.Minute
+	holdTick = 100 * time.Millisecond
+)
+
+// holdRenewal begins a renewal, so that no worker renews the credential. It waits for the renewal of a worker: the
+// authorization server may already have replaced the refresh token that is stored.
+func (o Tokens) holdRenewal(ctx context.Context, st *operator.Session, t records.Token) (records.Renewal, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdWait)
+	defer cancel()
+	var seen []byte // the access token that the lease has to name
+	for told := false; ; {
+		r, err := st.LeaseRenewal(ctx, t, seen, holdLease)
+		if err != nil || r.No != 0 || !r.Token.OAuth() { // not OAuth: it was just replaced
+			return r, err
+		}
+		var stored []byte
+		if r.Access != nil {
+			stored = r.Access.Ciphertext
+		}
+		if !bytes.Equal(stored, seen) {
+			seen = stored
+			continue
+		}
+		if !told {
+			told = true
+			o.Notify("a worker is renewing the access token: waiting until it has stored the new one")
+		}
+		if err := loop.Pause(ctx, holdTick); err != nil {
+			return r, fmt.Errorf("workers renew it all the time: %w", err)
+		}
+	}
 }
 
 // revokeLogin revokes the refresh token, which ends the whole login, and the access token.
