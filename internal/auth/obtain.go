@@ -23,7 +23,7 @@ func (r *renewer) readAccess(found records.Renewal) *accessToken {
 	if found.Access == nil {
 		return nil
 	}
-	a := &accessToken{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
+	a := &accessToken{stored: found.Token.UpdatedAt, path: found.Token.Path, sealed: found.Access.Ciphertext}
 	kept, err := openAccess(r.Keys, found.Token, *found.Access)
 	if err != nil {
 		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID,
@@ -213,7 +213,7 @@ func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oa
 	if err != nil {
 		return nil, err
 	}
-	got := &accessToken{stored: lease.Token.UpdatedAt, sealed: sealed.Ciphertext,
+	got := &accessToken{stored: lease.Token.UpdatedAt, path: lease.Token.Path, sealed: sealed.Ciphertext,
 		value: secret.New("Bearer " + token.Access.Reveal()), scope: token.Scope,
 		since: now, until: token.Expires}
 	u := &unsaved{renewal: lease, access: *sealed}

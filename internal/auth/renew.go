@@ -100,6 +100,7 @@ func (e tokenRequest) failureKey() failureKey {
 type accessToken struct {
 	// stored is when the credential that the token was obtained with was stored (records.Token.UpdatedAt).
 	stored  time.Time
+	path    string        // records.Token.Path of that credential
 	sealed  []byte        // ciphertext in the store, even of an unusable token; nil: not in the store
 	value   secret.Secret // of the header; zero: decryption failed
 	scope   string        // the requested scope
@@ -174,6 +175,9 @@ func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secre
 	a, err := r.currentToken(ctx, e)
 	if err != nil {
 		return value, err
+	}
+	if !a.stored.Equal(e.token.UpdatedAt) && a.path != e.token.Path {
+		return value, pauseReplaced(e) // the operator allowed the newer credential for another path
 	}
 	return a.value, nil
 }
@@ -370,8 +374,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		case err != nil && !errors.Is(err, ledger.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
-			return mine, nil, outcome.Pause(outcome.Throttled, time.Second,
-				"the credential stored for "+string(e.token.Origin)+" is just being replaced")
+			return mine, nil, pauseReplaced(e)
 		case mine.No != 0:
 			return mine, nil, nil
 		}
@@ -396,6 +399,13 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 			return mine, nil, r.explainWait(ctx, e)
 		}
 	}
+}
+
+// pauseReplaced returns the error of a delivery whose credential was replaced after its claim. Its next claim reads the
+// new one.
+func pauseReplaced(e tokenRequest) error {
+	return outcome.Pause(outcome.Throttled, time.Second,
+		"the credential stored for "+string(e.token.Origin)+" is just being replaced")
 }
 
 // explainWait returns the error of a wait that timed out or was stopped.

@@ -792,6 +792,33 @@ func TestReplacedWhileRenewed(t *testing.T) {
 	heraldtest.Equal(t, "the scope", w.scopes[1], "new")
 }
 
+// TestReplacedByAnotherPath checks that an access token of a new credential is not sent to the path of the one that it
+// replaced: the operator allowed the new one for another path. It does not matter whether the new access token is
+// requested now, or came with the credential, or was sent before.
+func TestReplacedByAnotherPath(t *testing.T) {
+	t.Parallel()
+	for name, asked := range map[string]int{"requested now": 1, "in the store": 1, "in memory": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newRenewing(t, clientOf("old"))
+			w.token.Path = "/mcp"
+			r, old := w.newWorker(), w.tokenRequest()
+			w.replaceCredential(clientOf("new"))
+			w.token.Path = "/other"
+			next := w.tokenRequest()
+			next.url = renewOrigin + "/other"
+			switch name {
+			case "in the store":
+				w.wantSent(t, w.newWorker(), next, "access-1", 1)
+			case "in memory":
+				w.wantSent(t, r, next, "access-1", 1)
+			}
+			w.wantFailure(t, r, old, outcome.Throttled, "is just being replaced", asked)
+			w.wantSent(t, r, next, "access-1", 1)
+		})
+	}
+}
+
 // TestScopes checks that a renewal requests the stored scope only, regardless of later challenges. A credential that an
 // older version stored without a scope uses the scope of its last access token.
 func TestScopes(t *testing.T) {
