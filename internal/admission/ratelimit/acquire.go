@@ -51,6 +51,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, l.process+" "+token)
 	e.users++
+	_, renews := e.origin.Permits[token]
 	fault, others, wait := e.fault, e.origin.countWaitingCalls(e) > 0, gap == 0 && l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
@@ -59,8 +60,8 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 		l.mu.Unlock()
 	}()
 
-	// If calls to the endpoint wait already, this one must not overtake them.
-	v, permit := l.requestPermit(e, token, question{attempt: !others, reserve: !wait, gap: gap})
+	// If calls to the endpoint wait already, this one must not overtake them, unless it only renews its permit.
+	v, permit := l.requestPermit(e, token, question{attempt: !others || renews, reserve: !wait, gap: gap})
 	if permit == nil && wait && !v.code.forbidsCalls() {
 		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}

@@ -110,6 +110,18 @@ func TestNoOvertaking(t *testing.T) {
 	pass(t, second)
 }
 
+// TestRenewalOvertakes: a call renews its permit at once, even if other calls wait for one and no further one may wait.
+func TestRenewalOvertakes(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 1, time.Minute }))
+		enter(t, l, site, "holds")
+		line := lineUp(t, l, site, 1)
+		enter(t, l, site, "holds").Release(OK)
+		pass(t, line[0]).Release(OK)
+	})
+}
+
 // TestRoomAcrossWorkers: waiting calls ask again and again, and so find a permit that another worker released.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
