@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -400,4 +403,50 @@ type lossy struct {
 func (l *lossy) Clock(ctx context.Context) (now, started time.Time, err error) {
 	now, _, err = l.ReconcilerLedger.Clock(ctx)
 	return now, now.Add(-time.Hour), errors.Join(err, l.fault())
+}
+
+// hastyLanes calls ran for each enqueued task, as if another worker had run the task at once.
+type hastyLanes struct {
+	dispatch.Lanes
+	ran func(queue.Task)
+}
+
+func (l *hastyLanes) Enqueue(ctx context.Context, t queue.Task) error {
+	l.ran(t)
+	return l.Lanes.Enqueue(ctx, t)
+}
+
+// TestNextOutcomeStays: a worker that has recorded its spooled outcome deletes it before the delivery has a new task. So
+// it does not delete the outcome of that task, which another worker has spooled.
+func TestNextOutcomeStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	begun, finish := make(chan bool, 1), make(chan bool)
+	first, second := w.dispatchTo(newAgent(t, silentUntil(begun, finish)).URL), w.dispatchTo(newAgent(t).URL)
+	var failed atomic.Bool
+	later := []byte("the next outcome")
+	ran := make(chan bool, 1)
+	lanes := &hastyLanes{w.queue, func(next queue.Task) {
+		heraldtest.Equal(t, "the new task", next.ID(), queue.Task{DeliveryID: second, N: 2}.ID())
+		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), second, later))
+		ran <- true
+	}}
+	k := w.newWorker(func(c *Config) {
+		c.Dispatcher = must(dispatch.New(lanes, w.logger()))
+		c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
+			if c.ID == second && !failed.Swap(true) {
+				return ledger.Recorded{}, errAway
+			}
+			return w.store.Record(ctx, c, o)
+		}}
+	})
+	k.runner = must(NewRunner(k.executor, w.intake, 1))
+	called := k.goDeliver(first, 1)
+	heraldtest.Receive(t, "the call that has the only slot", begun)
+	waited := k.goDeliver(second, 1)
+	heraldtest.Receive(t, "the new task of the delivery without a slot", ran)
+	close(finish)
+	heraldtest.Equal(t, "the end of the call", heraldtest.Receive(t, "the call", called), "")
+	heraldtest.Equal(t, "the end of the old task", heraldtest.Receive(t, "the old task", waited), "no attempt")
+	heraldtest.Equal(t, "the outcome in Redis", string(must(w.queue.SpooledOutcome(t.Context(), second))), string(later))
 }

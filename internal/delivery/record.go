@@ -56,6 +56,9 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	a.spans.End(d.Status, d.verdict.Reason, d.isFailure(), err, e.Now())
 	e.logAttempt(a, d, rec, err)
 
+	if err == nil && d.spooled && d.Status != outcome.Delivered {
+		e.dropSpooled(ctx, a.claim.ID) // before Dispatch: the next attempt may spool its own outcome
+	}
 	next := rec.Next // also enqueued if the claim was lost
 	var again time.Time
 	if err == nil && rec.Task != nil {
@@ -75,9 +78,6 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		return Result{}, err
 	}
 
-	if d.spooled && d.Status != outcome.Delivered {
-		e.dropSpooled(ctx, a.claim.ID)
-	}
 	if d.Tools != nil && a.call.listing != nil && !d.EndpointOfJob {
 		e.observed.Add(a.claim.Agent(), a.call.listing.Listed)
 	}

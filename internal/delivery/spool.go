@@ -121,7 +121,7 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past le
 	case errors.Is(err, ledger.ErrStale):
 		e.ignoreSpooled(a.claim, spooledOld, err)
 		e.dropSpooled(ctx, a.claim.ID)
-	case err == nil && !res.Refused: // this attempt has looked, and its claim is the only one
+	case err == nil && res.Status == outcome.Delivered: // recordOutcome deletes all other outcomes
 		e.dropSpooled(ctx, a.claim.ID)
 	}
 	return res, err
