@@ -75,10 +75,10 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	b := &batch{leader: a.claim.ID, single: a.call}
 	a.batch = b
 	e.prepareFollowers(ctx, a, tool, followers)
-	back := b.sortFollowers(e, followers, maxBatchBytes-len(own.Sent))
-	if err := e.composeBatch(a, tool, own); err != nil {
+	members, back := b.sortFollowers(e, followers, maxBatchBytes-len(own.Sent))
+	if err := e.composeBatch(a, tool, own, members); err != nil {
 		e.Logger.Debug("a batch is not sent", "delivery", a.claim.ID, "error", err)
-		back, b.members = append(back, b.members...), nil
+		back = append(back, members...)
 	}
 	e.giveBack(ctx, back)
 }
@@ -141,23 +141,23 @@ func (e *Executor) fitItem(ctx context.Context, a *attempt, tool mcpcall.Tool) (
 	return tools.FitItem(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), tool)
 }
 
-// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch. If
-// there are no members, it does nothing. own contains the leader's arguments as one item of the tool's list (fitItem).
-// If the members' leases are too short for the call, or no memory is free for its arguments, it returns an error, and
-// the leader's call does not change.
-func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted) error {
+// composeBatch replaces the leader's call by a call of the batch tool with the leader and the members, and sets the
+// members of a.batch. If there are no members, it does nothing. own contains the leader's arguments as one item of the
+// tool's list (fitItem). If the members' leases are too short for the call, or no memory is free for its arguments, it
+// returns an error, and neither the leader's call nor a.batch changes.
+func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted, members []*follower) error {
 	b := a.batch
-	if len(b.members) == 0 {
+	if len(members) == 0 {
 		return nil
 	}
 	timeout, _ := e.callTimeout(a)
-	if left := b.members[0].lease.left(e.Now()); left < timeout+e.LeaseMargin {
+	if left := members[0].lease.left(e.Now()); left < timeout+e.LeaseMargin {
 		return fmt.Errorf("of its leases %s are left", left)
 	}
 	items, size := []any{own.Arguments}, len(own.Sent)
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%q %s", tool.Name, own.Sent)
-	for _, f := range b.members {
+	for _, f := range members {
 		items, size = append(items, f.call.arguments), size+f.size
 	}
 	release, err := e.reserveArguments(a, size)
@@ -168,11 +168,12 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted)
 		recorded: ledger.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
 		listing: b.single.listing}
 	b.size = len(items)
-	for _, f := range b.members {
+	for _, f := range members {
 		f.batch = b
 		f.answer.called, f.failure = true, errUnanswered // the outcome in case of a panic before splitAnswer
 		e.beginStage(f.attempt, "call")
 	}
+	b.members = members // last: after a panic, recordFollowers takes members without a failure for delivered
 	return nil
 }
 
@@ -321,12 +322,12 @@ func (b *batch) releasePayload(e *Executor) {
 }
 
 // sortFollowers decides which of the prepared deliveries go into the call. It appends failed deliveries to b.failed.
-// It appends others to b.members, as long as the arguments of all members together have at most room bytes. It returns
-// the rest (back), whose claims the caller releases.
+// It returns others as members, as long as their arguments together have at most room bytes. It also returns the rest
+// (back), whose claims the caller releases.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
 // the call either. They are in back, even if they failed.
-func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (back []*follower) {
+func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (members, back []*follower) {
 	behind := map[string]bool{} // ordering keys of deliveries that are neither in the call nor final
 	full := false
 	for _, f := range all {
@@ -344,7 +345,7 @@ func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (back []*f
 			continue
 		}
 		room -= f.size
-		b.members = append(b.members, f)
+		members = append(members, f)
 	}
-	return slices.Clip(back)
+	return members, slices.Clip(back)
 }

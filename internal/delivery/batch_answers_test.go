@@ -262,13 +262,41 @@ func TestSortFollowers(t *testing.T) {
 	all := []*follower{follow(1, 10), follow(2, 10, waits), follow(2, 10), follow(3, 10, ends), follow(3, 10), follow(4, 10, back), follow(4, 10),
 		follow(5, 10), follow(1, 71), follow(6, 10)}
 	b := &batch{}
-	given := b.sortFollowers(e, all, 100)
+	members, given := b.sortFollowers(e, all, 100)
 	positions := func(list []*follower) (out []int) {
 		for _, f := range list {
 			out = append(out, slices.Index(all, f))
 		}
 		return out
 	}
-	got := [][]int{positions(b.members), positions(b.failed), positions(given)}
+	got := [][]int{positions(members), positions(b.failed), positions(given)}
 	heraldtest.Equal(t, "they go, end alone, and are given back", got, [][]int{{0, 4, 7}, {1, 3}, {2, 5, 6, 8, 9}})
+}
+
+// TestBatchPanicBeforeCall: if Herald panics before a call of several deliveries, no member counts as delivered.
+func TestBatchPanicBeforeCall(t *testing.T) {
+	t.Parallel()
+	const clients, unavailable = 12, 10
+	a := newBatchAgent(t, 50)
+	var panicked atomic.Bool
+	w, k, flood := newBatchWorld(t, a, func(c *Config) {
+		c.Random = func() float64 {
+			if !panicked.Swap(true) {
+				panic("the outcome of the member without a file is decided")
+			}
+			return 0
+		}
+	})
+	ids := flood(clients, 1, func(i int, j map[string]any) {
+		if i == unavailable {
+			j["feedbackURI"] = "http://127.0.0.1:1/file.json"
+		}
+	})
+	w.lead(k, ids)
+	batches, singles := a.received()
+	heraldtest.Equal(t, "calls", len(batches)+len(singles), 0)
+	w.shows(ids[0], outcome.Waiting, outcome.InternalError, 1)
+	for _, id := range ids[8:] {
+		w.shows(id, outcome.Running, "", 1) // until its lease expires
+	}
 }
