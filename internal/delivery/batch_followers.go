@@ -170,9 +170,8 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 			auth.Subject = f.subject()
 			f.auth = &auth
 		}
-		f.decided = e.decideFollower(f)
 	}
-	for _, f := range append(a.batch.failed, a.batch.members...) {
+	for i, f := range append(a.batch.failed, a.batch.members...) {
 		recording.Go(func() {
 			defer func() {
 				if v := recover(); v != nil {
@@ -180,6 +179,9 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 						"panic", v, "stack", string(debug.Stack()))
 				}
 			}()
+			if i >= len(a.batch.failed) { // sortFollowers has decided the outcomes of the others
+				f.decided = e.decideFollower(f)
+			}
 			if _, err := e.recordOutcome(ctx, f.attempt, f.decided, e.Ledger.Record); err != nil {
 				e.Logger.Warn("what became of a delivery of a batch is not recorded; its lease brings it back",
 					"delivery", f.claim.ID, "error", err)
