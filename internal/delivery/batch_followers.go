@@ -193,7 +193,8 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 
 // ensureFollowersLeases extends the leases of the batch's members if they would expire during a call with this timeout.
 // It returns the error of the first that cannot be extended. composeBatch checked the leases for the first call, so
-// only a second call, after a token refresh, needs this.
+// usually only a second call, after a token refresh, needs this. If Postgres does not answer, the lease of the leader a
+// may become too short meanwhile, which is an error too.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all have the same lease
@@ -202,6 +203,9 @@ func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeou
 		if err := e.ensureLease(ctx, f.claim, &f.lease, timeout); err != nil {
 			return err
 		}
+	}
+	if left := a.lease.left(e.Now()); left < timeout {
+		return fmt.Errorf("make sure of the leases before the call: of the leader's %s is left", left)
 	}
 	return nil
 }

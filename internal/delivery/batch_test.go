@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/outcome"
@@ -189,4 +191,38 @@ func TestBatch(t *testing.T) {
 		t.Errorf("%d deliveries came in %d batches of at most %d and %d calls alone", got, len(batches), largest, len(singles))
 	}
 	heraldtest.Await(t, "nothing to run", func() bool { return k.runner.Running() == 0 })
+}
+
+// slowFollowers calls before each claim of followers.
+type slowFollowers struct {
+	FollowerLedger
+	before func()
+}
+
+func (l *slowFollowers) ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Follower, error) {
+	l.before()
+	return l.FollowerLedger.ClaimFollowers(ctx, leader, n, lease)
+}
+
+// TestBatchLeases: while a worker tries to extend the leases of a batch, that of the leader becomes shorter than the call
+// may take. Then the worker makes no call.
+func TestBatchLeases(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50)
+	var passed atomic.Int64
+	wait := func(d time.Duration) { passed.Add(int64(d)) }
+	w, k, flood := newBatchWorld(t, a, func(c *Config) { // the lease is 20 s, its margin 10 s, and the timeout 5 s
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+		c.Followers = &slowFollowers{c.Followers, func() { wait(6 * time.Second) }}
+		c.Ledger = &faulty{Ledger: c.Ledger, extend: func(context.Context, *ledger.Claim, time.Duration) error {
+			wait(5 * time.Second)
+			return errAway
+		}}
+	})
+	ids := flood(9, 1) // eight are dispatched, and one follows
+	w.lead(k, ids)
+	batches, singles := a.received()
+	heraldtest.Equal(t, "time that passed", time.Duration(passed.Load()), 16*time.Second)
+	heraldtest.Equal(t, "calls", len(batches)+len(singles), 0)
+	w.shows(ids[8], outcome.Queued, "", 0)
 }
