@@ -1,7 +1,9 @@
 package mcpcall
 
 import (
+	"encoding/json"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,4 +67,48 @@ func TestEraChanges(t *testing.T) {
 		old.Store(true)
 	}
 	heraldtest.Equal(t, "server/discover requests", a.seen("server/discover"), 2)
+}
+
+// TestOlderVersion checks that an agent that answers initialize with the error of the MCP specification's example
+// (Lifecycle, Error Handling) is called in the newest revision that the error lists, and that the request is not
+// repeated if the list does not help.
+func TestOlderVersion(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		status    int
+		supported string
+		requested []string
+		protocol  string // "": the handshake fails
+	}{
+		"older ones":          {200, `["2024-11-05","2025-03-26"]`, []string{legacyVersion, "2025-03-26"}, "2025-03-26"},
+		"older ones with 400": {400, `["2024-11-05"]`, []string{legacyVersion, "2024-11-05"}, "2024-11-05"},
+		"the requested one":   {200, `["2025-11-25"]`, []string{legacyVersion}, ""},
+		"an unknown one":      {200, `["1.0.0", 7]`, []string{legacyVersion}, ""},
+		"no list":             {200, `{}`, []string{legacyVersion}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var requested []string
+			a := &agent{on: answers{"initialize": func(q *request) {
+				var params struct{ ProtocolVersion string }
+				heraldtest.Must(t, json.Unmarshal(q.params, &params))
+				mu.Lock()
+				requested = append(requested, params.ProtocolVersion)
+				mu.Unlock()
+				if tt.protocol != "" && params.ProtocolVersion == tt.protocol {
+					q.result(`{"protocolVersion":"` + tt.protocol + `","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"0"}}`)
+					return
+				}
+				q.respond(tt.status, `"error":{"code":-32602,"message":"Unsupported protocol version","data":{"supported":`+tt.supported+`}}`)
+			}}}
+			answer, err := callHinted(t, a, "")
+			if (err == nil) != (tt.protocol != "") || answer.Protocol != tt.protocol {
+				t.Errorf("protocol %q, %v", answer.Protocol, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			heraldtest.Equal(t, "requested revisions", requested, tt.requested)
+		})
+	}
 }

@@ -160,9 +160,7 @@ func wantsModern(response transport.Response) bool {
 	if response.Error == nil || response.Error.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
 		return false
 	}
-	data, _ := response.Error.Data.(map[string]any)
-	supported, _ := data["supported"].([]any)
-	return slices.Contains(supported, any(modernVersion))
+	return slices.Contains(supportedVersions(response), any(modernVersion))
 }
 
 // olderTransport reports whether a server that supports only HTTP+SSE may have sent this response to initialize.
@@ -211,11 +209,54 @@ func otherEra(modern bool, kind string, response transport.Response, err error) 
 	return response.Status != 0 || response.Written
 }
 
-// connectEra opens a client of one era: the modern one if modern is set. If it fails, it returns the last response and
-// closes the client in the background; Pool.Close waits for that. streamWait bounds the opening of an event stream; 0
-// means that only ctx bounds it.
+// connectEra opens a client of one era: the modern one if modern is set. If the agent refuses the legacy revision but
+// lists older ones as supported, it tries the newest of these. The other parameters and the results are those of
+// connectVersion.
 func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 	streamWait time.Duration) (*conn, transport.Response, error) {
+	if modern {
+		return p.connectVersion(ctx, ep, modernVersion, streamWait)
+	}
+	c, response, err := p.connectVersion(ctx, ep, legacyVersion, streamWait)
+	if err != nil && ctx.Err() == nil && !wantsModern(response) {
+		if older := olderVersion(response); older != "" {
+			return p.connectVersion(ctx, ep, older, streamWait)
+		}
+	}
+	return c, response, err
+}
+
+// olderVersion returns the newest revision before legacyVersion that a refusal of initialize lists as supported, or "".
+// MCP gives such a refusal, with the code -32602, as an example (2025-11-25, Lifecycle, Error Handling).
+func olderVersion(response transport.Response) string {
+	if response.Method != string(mcp.MethodInitialize) {
+		return ""
+	}
+	supported := supportedVersions(response)
+	for _, version := range mcp.LegacyProtocolVersions() { // the newest first
+		if version != legacyVersion && slices.Contains(supported, any(version)) {
+			return version
+		}
+	}
+	return ""
+}
+
+// supportedVersions returns the revisions that the agent's JSON-RPC error lists as supported.
+func supportedVersions(response transport.Response) []any {
+	if response.Error == nil {
+		return nil
+	}
+	data, _ := response.Error.Data.(map[string]any)
+	supported, _ := data["supported"].([]any)
+	return supported
+}
+
+// connectVersion opens a client for one revision. If it fails, it returns the last response and closes the client in
+// the background; Pool.Close waits for that. streamWait bounds the opening of an event stream; 0 means that only ctx
+// bounds it.
+func (p *Pool) connectVersion(ctx context.Context, ep Endpoint, version string,
+	streamWait time.Duration) (*conn, transport.Response, error) {
+	modern := mcp.IsModernProtocol(version)
 	c := &conn{
 		kind:    ep.Transport,
 		modern:  modern,
@@ -232,11 +273,6 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 		return nil, transport.Response{}, &CallError{Stage: StageOpen, Err: failure}
 	}
 	c.recording = transport.NewRecording(inner, modern, c.onNotification, p.cfg.Clock)
-
-	version := legacyVersion
-	if modern {
-		version = modernVersion
-	}
 	c.client = client.NewClient(c.recording.ForClient(), client.WithProtocolVersion(version),
 		client.WithDiscoverTimeout(p.cfg.ProbeTimeout), client.WithMaxInputRoundTrips(1))
 	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
