@@ -236,3 +236,15 @@ func TestEveryArgumentThatDoesNotFit(t *testing.T) {
 		t.Errorf("%d others, %d more, %d bytes: %.300v", len(schema.Others), schema.More, len(err.Error()), err)
 	}
 }
+
+// TestStableProblems checks that the same arguments yield the same text each time. Deliveries are grouped by this text.
+func TestStableProblems(t *testing.T) {
+	t.Parallel()
+	args := map[string]any{"f": "", "e": "", "d": "", "c": "", "b": "", "a": ""}
+	const want = "the tool's input schema refuses the arguments: additional properties 'a', 'b', 'c', 'd', 'e', 'f' not allowed; " +
+		"x: it is required, and there is no value for it"
+	for range 10 {
+		_, err := schemaOf(`{"oneOf":[{"properties":{"y":{}},"additionalProperties":false},{"required":["x"]}]}`).Fit(args)
+		heraldtest.Equal(t, "the error", fmt.Sprint(err), want)
+	}
+}

@@ -109,6 +109,8 @@ func describeLeaf(leaf *jsonschema.ValidationError) []SchemaProblem {
 		return one(fmt.Sprintf("it must be %s, and is %s", strings.Join(k.Want, " or "), k.Got))
 	case *kind.FalseSchema:
 		return one("it is not allowed")
+	case *kind.AdditionalProperties:
+		slices.Sort(k.Properties) // the validator lists them in random order
 	}
 	problem := (&jsonschema.ValidationError{InstanceLocation: nil, ErrorKind: leaf.ErrorKind}).Error()
 	return one(text.Excerpt(strings.TrimPrefix(problem, "at '': "), 200))
