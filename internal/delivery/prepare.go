@@ -54,7 +54,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpo
 	}
 
 	tool, fitted, err := tools.FitCall(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), names,
-		listing.Tools)
+		listing)
 	if err != nil {
 		return call, err
 	}

@@ -63,7 +63,7 @@ func requestedTool(j job.Job) outcome.Tool {
 // job's file. FitCall waits until the budget decoding has enough memory to decode the schema and the file. If the agent
 // offers the tool but the arguments do not fit, FitCall returns the tool and the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
-	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
+	offered mcpcall.ToolSet) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
 		return tool, fitted, err
 	}
@@ -81,15 +81,18 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 
 // findTool returns the first of names that is among the offered tools. If none is, the error has the reason of
 // outcome.Tool.Missing.
-func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
-	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
+func findTool(j job.Job, names []string, offered mcpcall.ToolSet) (mcpcall.Tool, error) {
+	if tool, ok := mcpcall.Find(offered.Tools, names[0], names[1:]); ok {
 		return tool, nil
 	}
 	why := "the agent offers no tool " + j.Action.ToolName
 	if len(names) > 1 {
 		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
 	}
-	return mcpcall.Tool{}, outcome.Fail(requestedTool(j).Missing(), why+"; it offers "+describeTools(offered))
+	if offered.Cut {
+		why += " in the part of its list that Herald reads"
+	}
+	return mcpcall.Tool{}, outcome.Fail(requestedTool(j).Missing(), why+"; it offers "+describeTools(offered.Tools))
 }
 
 // describeTools returns a list of the agent's first few tools, with shortened names, for a message.

@@ -154,7 +154,7 @@ func (c *checker) adviseRefused() string {
 }
 
 // checkTools finds the receiving tools among the offered ones, and fits samples to their schemas.
-func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
+func (c *checker) checkTools(ctx context.Context, offered mcpcall.ToolSet) {
 	var present, missing, problems []string
 	for _, r := range receivers {
 		tool, err := c.fitTool(ctx, r.check, r.tool, r.kind, offered)
@@ -182,7 +182,7 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 // fitTool fits samples to the schema of a receiving tool, and keeps the calls of those that fit. It returns the
 // server's name of the tool ("": not offered), and the first error.
 func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind,
-	offered []mcpcall.Tool) (string, error) {
+	offered mcpcall.ToolSet) (string, error) {
 	full, err := newSample(kind, c.agent, tool, job.Limits{MaxTimeout: c.Settings.CallTimeout})
 	names, barred := tools.Names(full.job, c.Settings.ToolAliases, c.listed)
 	if err = cmp.Or(err, barred); err != nil {
@@ -224,8 +224,8 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 }
 
 // fitBatch is fitTool for the batch tool, which gets all samples in one call.
-func (c *checker) fitBatch(names []string, samples []sample, offered []mcpcall.Tool) (string, error) {
-	tool, _ := mcpcall.Find(offered, names[0], names[1:])
+func (c *checker) fitBatch(names []string, samples []sample, offered mcpcall.ToolSet) (string, error) {
+	tool, _ := mcpcall.Find(offered.Tools, names[0], names[1:])
 	var items, about []any
 	for _, s := range samples {
 		items, about = append(items, s.unfitted()), append(about, s.callMeta()[tools.MetaKey])

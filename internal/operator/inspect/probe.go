@@ -164,21 +164,21 @@ func (p *prober) probeAgent(ctx context.Context) error {
 }
 
 // connect finds the agent's endpoint, connects as a delivery does, and lists the agent's tools.
-func (p *prober) connect(ctx context.Context) ([]mcpcall.Tool, error) {
+func (p *prober) connect(ctx context.Context) (mcpcall.ToolSet, error) {
 	endpoint, err := p.findEndpoint(ctx)
 	if err != nil {
-		return nil, err
+		return mcpcall.ToolSet{}, err
 	}
 	if err := p.authorize(ctx, endpoint); err != nil {
-		return nil, err
+		return mcpcall.ToolSet{}, err
 	}
 	calls := mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
 		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true}
 	if err := p.openSigner(ctx, &calls); err != nil {
-		return nil, err
+		return mcpcall.ToolSet{}, err
 	}
 	if p.pool, err = mcpcall.NewPool(calls); err != nil {
-		return nil, err
+		return mcpcall.ToolSet{}, err
 	}
 	return p.listTools(ctx)
 }
@@ -217,7 +217,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 }
 
 // listTools connects to the agent and lists its tools.
-func (p *prober) listTools(ctx context.Context) ([]mcpcall.Tool, error) {
+func (p *prober) listTools(ctx context.Context) (mcpcall.ToolSet, error) {
 	ctx, cancel := mcpcall.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
 	began := time.Now()
@@ -231,16 +231,16 @@ func (p *prober) listTools(ctx context.Context) ([]mcpcall.Tool, error) {
 	case tools.ListsNothing(err):
 		p.reached = nil // it was reached
 	case err != nil:
-		return nil, err
+		return mcpcall.ToolSet{}, err
 	}
 	p.found.Server, p.found.Protocol, p.found.ToolsCut = &set.Server, set.Protocol, set.Cut
 	p.found.Tools = tools.Known(set.Tools)
-	return set.Tools, nil
+	return set, nil
 }
 
 // prepareCall selects the tool as a delivery does, and fits the sample to the tool's input schema. It records the
 // fitted arguments.
-func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[string]any, error) {
+func (p *prober) prepareCall(ctx context.Context, offered mcpcall.ToolSet) (map[string]any, error) {
 	names, err := tools.Names(p.sample.job, p.Settings.ToolAliases, p.listed)
 	if err != nil {
 		return nil, err
