@@ -330,6 +330,32 @@ func TestWeb(t *testing.T) {
 	}
 }
 
+// TestGatewayAfterOutage: a gateway that answered 503 may be well again long before the time that it stated.
+func TestGatewayAfterOutage(t *testing.T) {
+	t.Parallel()
+	g, down := ipfstest.New(), atomic.Bool{}
+	file, handler := g.AddFile([]byte("{}")), g.Handler()
+	gateway := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	now := heraldtest.NewClock(time.Now())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{gateway}, Now: now.Now})
+	down.Store(true)
+	_, err := f.Fetch(t.Context(), "ipfs://"+file.String(), mib)
+	var u *ipfs.UnavailableError
+	if !errors.As(err, &u) || u.RetryAfter != 30*time.Second {
+		t.Errorf("the wait: %v", err)
+	}
+	down.Store(false)
+	now.Advance(30 * time.Second)
+	wantKind(t, f, "ipfs://"+file.String(), mib, "ok")
+}
+
 func TestGatewayURLAsLastResort(t *testing.T) {
 	t.Parallel()
 	elsewhere := ipfstest.New()

@@ -34,8 +34,10 @@ const (
 	// gatewayInflight is the maximum number of concurrent requests to one gateway. It is the need of 32 deliveries
 	// with parallelBlocks each, so that deliveries of unavailable content cannot hold all permits.
 	gatewayInflight = 64
-	// longestRetryAfter bounds the Retry-After that a gateway can state.
+	// longestRetryAfter bounds the Retry-After that a gateway can state. longestOutage bounds that of a 503: an outage
+	// may end before the stated time, and no content can be fetched while all gateways rest.
 	longestRetryAfter = time.Hour
+	longestOutage     = 30 * time.Second
 )
 
 const userAgent = "herald/1 (+https://github.com/agentherald/herald)"
@@ -207,6 +209,9 @@ func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, quer
 		err = errAbsent
 	default:
 		retry := netguard.RetryAfter(resp.Header, g.now(), longestRetryAfter)
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			retry = min(retry, longestOutage)
+		}
 		if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 			g.mu.Lock()
 			if until := g.now().Add(retry); until.After(g.resting) {
