@@ -56,6 +56,12 @@ func (c *cache) getFresh(key string, epoch int64, now time.Time) (result, time.T
 	return e.result, e.made, true
 }
 
+// hasEpoch reports whether the cached result for key was resolved for at least this epoch, even if it has expired.
+func (c *cache) hasEpoch(key string, epoch int64) bool {
+	e, ok := c.entries.Peek(key)
+	return ok && e.epoch >= epoch
+}
+
 // getStalePage returns the page of the cached result for key if that was resolved for exactly this epoch, even if it
 // has expired. It returns nil otherwise: the epoch was raised because data of a lower epoch may be wrong.
 func (c *cache) getStalePage(key string, epoch int64) *page {

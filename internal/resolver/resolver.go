@@ -88,6 +88,10 @@ type Agent struct {
 // anewAfter bounds how often the registration of an agent is read because of Agent.Anew.
 const anewAfter = 10 * time.Second
 
+// settleTTL bounds the time for which the first result of a raised epoch is cached. The node may lack the block for
+// which the epoch was raised, and then returns the former tokenURI.
+const settleTTL = time.Minute
+
 // cacheKey returns the agent's key in the cache. It does not contain the epoch.
 func (a Agent) cacheKey() string {
 	return erc8004.Agent{ChainID: a.ChainID, Registry: a.Registry.Hex(), ID: a.ID.String()}.FullName()
@@ -191,7 +195,11 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
 		o := r.resolveAgent(ctx, a, r.cache.getStalePage(key, a.Epoch))
-		if ttl := r.ttlOf(o); ttl > 0 {
+		ttl := r.ttlOf(o)
+		if a.Epoch > 0 && !r.cache.hasEpoch(key, a.Epoch) {
+			ttl = min(ttl, settleTTL)
+		}
+		if ttl > 0 {
 			now := r.cfg.Now()
 			r.cache.putNewer(key, entry{epoch: a.Epoch, result: o, made: now, expires: now.Add(ttl)})
 		}
