@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,6 +187,36 @@ func TestFetchIf(t *testing.T) {
 	}
 	if _, err := f.Fetch(t.Context(), srv.URL+"/always", mib); !errors.As(err, new(*ipfs.UnavailableError)) {
 		t.Errorf("304 unasked: %v", err)
+	}
+}
+
+// TestFetchIfAfterMove: the validators of a document say nothing about another URL's, to which its URL is redirected.
+func TestFetchIfAfterMove(t *testing.T) {
+	t.Parallel()
+	moved := atomic.Bool{}
+	page := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("ETag", `"1"`)
+			http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader(body))
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/agent.json", func(w http.ResponseWriter, r *http.Request) {
+		if moved.Load() {
+			http.Redirect(w, r, "/v2.json", http.StatusFound)
+			return
+		}
+		page("old")(w, r)
+	})
+	mux.HandleFunc("/v2.json", page("new"))
+	url := serve(t, mux) + "/agent.json"
+	f := newFetcher(t, ipfs.Config{})
+	doc, err := f.Fetch(t.Context(), url, mib)
+	heraldtest.Must(t, err)
+	moved.Store(true)
+	doc, err = f.FetchIf(t.Context(), url, mib, doc.Validators)
+	if err != nil || string(doc.Bytes) != "new" || doc.Validators != (ipfs.Validators{}) {
+		t.Errorf("redirected: %q, %+v, %v", doc.Bytes, doc.Validators, err)
 	}
 }
 

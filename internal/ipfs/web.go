@@ -70,7 +70,7 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusNonAuthoritativeInfo:
 	case http.StatusNotModified:
-		if v == (Validators{}) {
+		if v == (Validators{}) || resp.Request.Response != nil { // a redirected request has no condition
 			return Document{}, &UnavailableError{URI: shown,
 				Err: errors.New("the server answered 304 to a question without a condition")}
 		}
@@ -95,13 +95,17 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 	if err != nil {
 		return Document{}, explainUnavailable(shown, "the server", f.cfg.Timeout, err)
 	}
+	validators := validatorsOf(resp.Header)
+	if resp.Request.Response != nil {
+		validators = Validators{} // they are those of another URL, to which this one may not lead the next time
+	}
 	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil {
 		mediaType = ""
 	}
 	return Document{
 		Bytes: content, MediaType: shortenText(mediaType), Source: weakestScheme(resp),
-		URI: u.String(), From: resp.Request.URL.Host, Origin: commonOrigin(resp), Validators: validatorsOf(resp.Header),
+		URI: u.String(), From: resp.Request.URL.Host, Origin: commonOrigin(resp), Validators: validators,
 	}, nil
 }
 

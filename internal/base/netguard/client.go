@@ -107,8 +107,8 @@ func explainHandshake(ctx context.Context, address string, timeout time.Duration
 }
 
 // Client returns a new client with its own Transport. If redirects is 0, the client returns a redirect as the answer.
-// Otherwise it follows at most redirects redirects, checks each hop, and removes Referer and credentials; one more
-// redirect is a *RedirectError. The caller owns the client and must call CloseIdleConnections after use.
+// Otherwise it follows at most redirects redirects, checks each hop, and removes Referer, credentials and conditions;
+// one more redirect is a *RedirectError. The caller owns the client and must call CloseIdleConnections after use.
 func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	return &http.Client{
 		Transport: &checkedTransport{guard: g, next: g.Transport(l)},
@@ -120,8 +120,9 @@ func (g *Guard) Client(l Limits, redirects int) *http.Client {
 			if len(via) > redirects {
 				return &RedirectError{Max: redirects}
 			}
-			// The next host must not receive credentials for the previous one.
-			for _, h := range []string{"Referer", "Authorization", "Cookie", "Proxy-Authorization"} {
+			// The next host must not receive credentials for the previous one, nor the condition of another URL.
+			for _, h := range []string{"Referer", "Authorization", "Cookie", "Proxy-Authorization",
+				"If-None-Match", "If-Modified-Since"} {
 				req.Header.Del(h)
 			}
 			return nil
