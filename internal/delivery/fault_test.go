@@ -304,7 +304,8 @@ func (c callPanics) Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Requ
 // panics is a fetcher that panics.
 type panics struct{}
 
-func (panics) Fetch(context.Context, string, int64) (ipfs.Document, error) { panic("boom") }
+func (panics) Fetch(context.Context, string, int64) (ipfs.Document, error)     { panic("boom") }
+func (panics) FetchAnew(context.Context, string, int64) (ipfs.Document, error) { panic("boom") }
 
 // listed calls after when the tools have been listed.
 type listed struct {

@@ -48,6 +48,10 @@ func (p *process) Fetch(ctx context.Context, uri string, _ int64) (ipfs.Document
 	return ipfs.Document{Bytes: []byte(`{}`), Source: ipfs.SourceCID}, nil
 }
 
+func (p *process) FetchAnew(ctx context.Context, uri string, limit int64) (ipfs.Document, error) {
+	return p.Fetch(ctx, uri, limit)
+}
+
 func (p *process) Tools(ctx context.Context, _ mcpcall.Endpoint, _ bool) (mcpcall.ToolSet, error) {
 	if err := p.pause(ctx, p.h.some("tools", strconv.Itoa(p.name), p.h.tempo.latency)); err != nil {
 		return mcpcall.ToolSet{}, &mcpcall.CallError{Stage: mcpcall.StageList, Err: err}

@@ -177,6 +177,19 @@ func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document,
 // FetchIf is Fetch for a caller that has the version of the document with the validators v. It returns ErrUnchanged
 // if the web server reports that the document is unchanged. For documents that no web server serves, v is ignored.
 func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Validators) (Document, error) {
+	return f.fetchShared(ctx, uri, limit, v, false)
+}
+
+// FetchAnew is Fetch for a caller that got a document which may be outdated. It looks names up again, although their
+// content is cached.
+func (f *Fetcher) FetchAnew(ctx context.Context, uri string, limit int64) (Document, error) {
+	return f.fetchShared(ctx, uri, limit, Validators{}, true)
+}
+
+// fetchShared fetches the document at uri. Callers that ask the same at the same time share one fetch.
+func (f *Fetcher) fetchShared(
+	ctx context.Context, uri string, limit int64, v Validators, anew bool,
+) (Document, error) {
 	if limit <= 0 {
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
 	}
@@ -194,6 +207,9 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 	flight := strconv.FormatInt(limit, 10) + " " + ref.key()
 	if ref.web != nil {
 		flight += " " + ref.web.String()
+	}
+	if ref.anew = anew; anew {
+		flight = "anew " + flight
 	}
 	anchored := ref.source == SourceCID || ref.source == SourceIPNS
 	if !anchored {

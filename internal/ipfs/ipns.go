@@ -47,7 +47,7 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 			break
 		}
 		name := canonicalName(target.name)
-		found, err := f.lookUp(ctx, name, ref.shown)
+		found, err := f.lookUp(ctx, name, ref.shown, ref.anew)
 		if err != nil {
 			return nil, dnsLink, err
 		}
@@ -83,10 +83,11 @@ func canonicalName(name string) string {
 	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
-// lookUp returns the cached content of a name, else fetches a key's record or looks up a domain in DNS.
-func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (found nameRecord, err error) {
+// lookUp returns the cached content of a name. If none is cached, or with anew, it fetches a key's record or looks up a
+// domain in DNS.
+func (f *Fetcher) lookUp(ctx context.Context, name, shown string, anew bool) (found nameRecord, err error) {
 	last, _ := f.names.Get(name)
-	if f.now().Before(last.expires) {
+	if !anew && f.now().Before(last.expires) {
 		return last, nil
 	}
 	if isKey(name) {

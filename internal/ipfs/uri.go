@@ -42,8 +42,9 @@ type reference struct {
 	cid      cid.Cid
 	segments []segment
 
-	// SourceIPNS: key or domain, together with segments
+	// SourceIPNS: key or domain, together with segments. With anew, its cached content is not used.
 	name string
+	anew bool
 
 	// SourceHTTPS, SourceHTTP; for SourceCID and SourceIPNS the gateway URL that was rewritten, which serves as an
 	// unverified last resort, or nil

@@ -58,6 +58,8 @@ type File struct {
 // Fetcher fetches content by URI.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
+	// FetchAnew is Fetch without the cached content of names.
+	FetchAnew(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
 }
 
 // Reader fetches files. Safe for concurrent use.
@@ -100,16 +102,18 @@ func (r *Reader) Fetch(ctx context.Context, c *ledger.Claim, pass *admission.Pas
 	}
 	found, err := r.examineFile(ctx, c.Job, doc, hash)
 	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
-	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
-		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
-		// asked again.
-		again, failed := r.Fetcher.Fetch(fetching, uri, r.Limit)
+	if err == nil && found.verdict == erc8004.Mismatch && (fromWeb || doc.Source == ipfs.SourceIPNS) {
+		// A web server may have been replacing the file during the fetch. A name may lead to another file since it was
+		// looked up.
+		again, failed := r.Fetcher.FetchAnew(fetching, uri, r.Limit)
 		if failed != nil && fetching.Err() != nil && ctx.Err() == nil {
 			return File{}, context.Cause(fetching)
 		}
 		if failed == nil {
 			doc = again
 			found, err = r.examineFile(ctx, c.Job, doc, hash)
+		} else if !fromWeb {
+			err = failed // the file to which the name leads now is unknown
 		}
 	}
 	if err == nil && found.verdict == erc8004.Mismatch && doc.LastResort {

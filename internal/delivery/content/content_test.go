@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unicode/utf8"
 
@@ -31,6 +32,10 @@ import (
 type document struct{ ipfs.Document }
 
 func (d document) Fetch(context.Context, string, int64) (ipfs.Document, error) {
+	return d.Document, nil
+}
+
+func (d document) FetchAnew(context.Context, string, int64) (ipfs.Document, error) {
 	return d.Document, nil
 }
 
@@ -244,6 +249,35 @@ func TestPageInsteadOfContent(t *testing.T) {
 	got, err := (&Reader{Fetcher: f, Limit: 1 << 20, Policy: HashStrict}).Fetch(t.Context(), c, nil)
 	if err != nil || got.Verification != "raw" || got.Source != ipfs.SourceCID {
 		t.Errorf("when a gateway has it: %+v, %v", got, err)
+	}
+}
+
+// TestFileBelowMovedName: a client published its file below a name again, and the fetcher has the name's former content
+// in its cache. The file is not compared with that only.
+func TestFileBelowMovedName(t *testing.T) {
+	t.Parallel()
+	gateway := ipfstest.New()
+	operators := httptest.NewServer(gateway.Handler())
+	t.Cleanup(operators.Close)
+	var link atomic.Value
+	publish := func(file string) { link.Store("dnslink=/ipfs/" + gateway.AddFile([]byte(file)).String()) }
+	f, err := ipfs.New(ipfs.Config{Gateways: []string{operators.URL}, Guard: guardtest.Loopback(t, nil),
+		LookupTXT: func(context.Context, string) ([]string, error) { return []string{link.Load().(string)}, nil }})
+	heraldtest.Must(t, err)
+	t.Cleanup(f.Close)
+	r := &Reader{Fetcher: f, Limit: 1 << 20, Policy: HashStrict, Attempts: 11}
+	fetch := func(hashed string) (File, error) {
+		return r.Fetch(t.Context(), &ledger.Claim{Job: job.Job{Kind: job.KindNewFeedback, FeedbackURI: "ipns://client.example/",
+			FeedbackHash: crypto.Keccak256Hash([]byte(hashed)), Action: job.Action{IncludeFileContent: true, VerifyFileHash: true}}}, nil)
+	}
+	for _, file := range []string{`{"value":1}`, `{"value":2}`} {
+		publish(file)
+		if got, err := fetch(file); err != nil || string(got.Content) != file {
+			t.Errorf("%s: %s, %v", file, got.Content, err)
+		}
+	}
+	if _, err := fetch("another"); err == nil || classify.Error(err).Reason != outcome.HashMismatch {
+		t.Errorf("a wrong file: %v", err)
 	}
 }
 
