@@ -35,8 +35,15 @@ const maxName = 100
 // isCached reports whether the page may be cached: the document comes from a web server that sent validators, and its
 // tokenURI is at most maxCachedURI long.
 func (p *page) isCached() bool {
-	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
-	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxCachedURI
+	return isWeb(p.target.DocumentSource) && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxCachedURI
+}
+
+func isWeb(source string) bool { return source == ipfs.SourceHTTPS || source == ipfs.SourceHTTP }
+
+// isPartial reports whether err, of parseDocument, is that of the first part of a document, which may be empty.
+func isPartial(err error) bool {
+	problem, ok := errors.AsType[*erc8004.DocumentError](err)
+	return ok && (problem.Problem == erc8004.ProblemEmpty || problem.Problem == erc8004.ProblemNotJSON)
 }
 
 // resolveAgent resolves an agent without the cached outcome. If it fails, the target of the result contains the steps
@@ -104,6 +111,17 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 		w.addStep("document", old.target.DocumentSource, "not changed since it was read, its server says")
 		return old, nil
 	}
+	var reg erc8004.Registration
+	var invalid error // of parseDocument
+	if err == nil {
+		reg, invalid = r.parseDocument(ctx, doc)
+		if isWeb(doc.Source) && isPartial(invalid) {
+			// The server may have been replacing the document during the fetch.
+			if doc, err = r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit); err == nil {
+				reg, invalid = r.parseDocument(ctx, doc)
+			}
+		}
+	}
 	if err != nil {
 		w.addStep("document", "not fetched", excerpt(err.Error()))
 		if errors.Is(err, context.DeadlineExceeded) { // Config.Timeout: the chain used up most of it
@@ -116,12 +134,12 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 		source += " from " + doc.From
 	}
 	w.addStep("document", source, describeDocument(doc))
-	reg, err := r.parseDocument(ctx, doc)
 	var problem *erc8004.DocumentError
-	if err != nil && (doc.LastResort || !errors.As(err, &problem)) { // bytes of the last resort may not be the document
-		return nil, classifyFetchError(newUnavailable(withoutQuery(doc.URI), err))
+	if invalid != nil && (doc.LastResort || !errors.As(invalid, &problem)) {
+		// Bytes of the last resort may not be the document.
+		return nil, classifyFetchError(newUnavailable(withoutQuery(doc.URI), invalid))
 	}
-	p := r.findEntry(a, doc, reg, err)
+	p := r.findEntry(a, doc, reg, invalid)
 	p.uri, p.validators = uri, doc.Validators
 	return p, nil
 }

@@ -1,0 +1,41 @@
+package resolver_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/resolver"
+)
+
+// TestDocumentBeingReplaced: a web server sends what the agent's owner has written so far of a new document. The agent's
+// deliveries do not end, because the document is read again. If that fails, they wait.
+func TestDocumentBeingReplaced(t *testing.T) {
+	t.Parallel()
+	const uri = "https://agent.example/agent.json"
+	whole := document(`"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`)
+	away := &ipfs.UnavailableError{URI: uri, Status: 503, Err: errAway}
+	for _, c := range []struct {
+		first, second string
+		want          string
+	}{
+		{"", whole, "ok"},
+		{whole[:40], whole, "ok"},
+		{whole[:40], "", "no_document"},
+		{whole[:40], "away", "unavailable"},
+		{"<html>", whole, "no_document"}, // a page is no part of a document
+	} {
+		w := newWorld(t, resolver.Config{Binding: resolver.BindingOff})
+		w.chain.set("1", uri)
+		body := c.first
+		w.domains.set(uri, func(context.Context) (ipfs.Document, error) {
+			sent := body
+			body = c.second
+			if sent == "away" {
+				return ipfs.Document{}, away
+			}
+			return ipfs.Document{Bytes: []byte(sent), Source: ipfs.SourceHTTPS, URI: uri}, nil
+		})
+		w.resolve(t, 1, 0, c.want)
+	}
+}
