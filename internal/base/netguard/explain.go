@@ -45,6 +45,9 @@ func Explain(peer string, within time.Duration, err error) error {
 		inner, stripped = u.Err, true
 	}
 	if text := describeFailure(peer, within, inner); text != "" {
+		if limit := openFilesLimit(inner); limit != nil {
+			inner = errors.Join(inner, limit)
+		}
 		return &FailureError{Text: text, Cause: inner}
 	}
 	if stripped {
@@ -115,12 +118,26 @@ func describeDNS(err error) string {
 	switch {
 	case !errors.As(err, &dns):
 		return ""
+	case openFilesLimit(err) != nil:
+		return "could not ask DNS about the name " + dns.Name + ": " + openFilesLimit(err).Error()
 	case dns.IsNotFound:
 		return "DNS does not know the name " + dns.Name
 	case dns.IsTimeout:
 		return "DNS did not answer in time about the name " + dns.Name
 	}
 	return "DNS could not look up the name " + dns.Name
+}
+
+// openFilesLimit returns the limit of open files because of which DNS was not asked, and nil for other errors. It reads
+// the text, because Go's resolver does not wrap the error.
+func openFilesLimit(err error) error {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	for _, limit := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
+		if ok && strings.HasSuffix(dns.Err, ": "+limit.Error()) {
+			return limit
+		}
+	}
+	return nil
 }
 
 // describeTLS describes a failed TLS connection.

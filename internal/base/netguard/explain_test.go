@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -107,5 +108,22 @@ func TestErrorMessages(t *testing.T) {
 		guardtest.RefuseGoWords(t, f.Name, text)
 		heraldtest.Contains(t, f.Name, text, f.Says)
 		heraldtest.Lacks(t, f.Name, text, "s3cret")
+	}
+}
+
+// TestOpenFilesDuringLookup: Go's resolver only quotes the error of a socket that it could not open. The caller finds it
+// nevertheless, because it says nothing about the name's owner.
+func TestOpenFilesDuringLookup(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
+		guard, err := netguard.New(netguard.Config{Resolver: &net.Resolver{PreferGo: true,
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				return nil, &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", limit)}
+			}}})
+		heraldtest.Must(t, err)
+		_, err = guard.Client(netguard.Limits{}, 0).Get("https://agent.example/")
+		err = netguard.Explain("the agent", 0, err)
+		heraldtest.Fails(t, "the error", err, limit)
+		heraldtest.Equal(t, "its text", err.Error(), "could not ask DNS about the name agent.example: "+limit.Error())
 	}
 }
