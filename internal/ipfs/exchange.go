@@ -309,6 +309,7 @@ type verdicts struct {
 	shown  string
 	absent []string
 	other  []string
+	causes []error // of other
 	retry  time.Duration
 }
 
@@ -327,14 +328,16 @@ func (v *verdicts) add(g *gateway, err error) {
 		v.retry = wait
 	}
 	// The text is shortened, because the gateway chose it.
-	v.other = append(v.other, shortenText("gateway "+g.host()+": "+netguard.Explain("it", g.try, err).Error()))
+	err = netguard.Explain("it", g.try, err)
+	v.other, v.causes = append(v.other, shortenText("gateway "+g.host()+": "+err.Error())), append(v.causes, err)
 }
 
 // err returns *NotFoundError if every gateway lacks the content, and otherwise *UnavailableError.
 func (v *verdicts) err() error {
 	switch {
 	case len(v.other) > 0:
-		return &UnavailableError{URI: v.shown, RetryAfter: v.retry, Err: errors.New(strings.Join(v.other, "; "))}
+		return &UnavailableError{URI: v.shown, RetryAfter: v.retry,
+			Err: &netguard.FailureError{Text: strings.Join(v.other, "; "), Cause: errors.Join(v.causes...)}}
 	case len(v.absent) > 0:
 		return &NotFoundError{URI: v.shown, Asked: v.absent}
 	}
