@@ -86,8 +86,13 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
 	began := e.Now()
-	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
-		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew})
+	agent := resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
+		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew}
+	t, err := e.Resolver.Resolve(ctx, agent)
+	if err != nil && !anew && len(t.Steps) == 1 && t.Steps[0].What == "cache" {
+		agent.Anew = true // a cached failure may be older than the event, and would end the delivery
+		t, err = e.Resolver.Resolve(ctx, agent)
+	}
 	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
 	if err != nil {
 		return resolvedEndpoint{}, err
