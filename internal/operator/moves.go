@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
@@ -241,7 +240,7 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st moveStore, v verb
 		what = map[string]any{"ids": first}
 		was, err = countNamed(ctx, st, first)
 	} else {
-		what = describeFilter(f)
+		what = f.Describe()
 		ids, was, err = listIDs(ctx, st, f, v.takenStatuses(f))
 	}
 	what["was"] = was
@@ -249,26 +248,6 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st moveStore, v verb
 		what["force"] = true
 	}
 	return ids, what, err
-}
-
-// describeFilter returns a filter for the audit row. Its times are absolute, also if they were given relative to now.
-func describeFilter(f records.Filter) map[string]any {
-	m := map[string]any{}
-	if f.ChainID != nil {
-		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
-	}
-	for name, v := range map[string]string{"status": joinWords(f.Statuses, ","), "reason": string(f.Reason),
-		"kind": f.Kind, "sentence": f.Sentence, "client": f.Client, "transaction": f.Transaction, "key": f.Key} {
-		if v != "" {
-			m[name] = v
-		}
-	}
-	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until, "endedSince": f.EndedSince} {
-		if !t.IsZero() {
-			m[name] = t.UTC().Format(time.RFC3339)
-		}
-	}
-	return m
 }
 
 // countNamed counts the given deliveries by status and reason. It skips ids that do not exist: the change reports them.

@@ -43,7 +43,7 @@ func TestFilter(t *testing.T) {
 	}
 	// The audit records absolute times, not relative ones.
 	f, err := Selection{Agent: "8453:42", Status: "dead", Since: "1h"}.parseFilter(now)
-	if got := string(mustMarshal(describeFilter(f))); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
+	if got := string(mustMarshal(f.Describe())); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
 		t.Errorf("%s, %v", got, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -46,6 +47,30 @@ type Filter struct {
 
 	firstSeq, lastSeq int64 // set by boundSeq: the first seq, and the one after the last
 	retractions       bool  // set by split: selects retractions
+}
+
+// Describe returns the conditions of the filter by name, for an audit row.
+func (f Filter) Describe() map[string]any {
+	m := map[string]any{}
+	if f.ChainID != nil {
+		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
+	}
+	var statuses []string
+	for _, s := range f.Statuses {
+		statuses = append(statuses, string(s))
+	}
+	for name, v := range map[string]string{"status": strings.Join(statuses, ","), "reason": string(f.Reason),
+		"kind": f.Kind, "sentence": f.Sentence, "client": f.Client, "transaction": f.Transaction, "key": f.Key} {
+		if v != "" {
+			m[name] = v
+		}
+	}
+	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until, "endedSince": f.EndedSince} {
+		if !t.IsZero() {
+			m[name] = t.UTC().Format(time.RFC3339)
+		}
+	}
+	return m
 }
 
 // Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
