@@ -53,7 +53,7 @@ func TestFollowersLeases(t *testing.T) {
 		extended := 0
 		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return c.err }}
 		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 10 * time.Second, RecordTimeout: time.Second, Now: func() time.Time { return now }}}
-		a := &attempt{batch: &batch{size: 3}}
+		a := &attempt{batch: &batch{size: 3}, lease: lease{now, time.Minute}}
 		for range 2 {
 			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &ledger.Claim{}, lease: lease{now, c.left}}})
 		}
