@@ -107,6 +107,10 @@ func (s *Store) Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) (er
 	a := ledger.AgentOf(b.Job)
 	locked := c.Agent()
 	batch := &pgx.Batch{}
+	if a != locked {
+		// First, because a transaction that accepts the agent's first job inserts its row before it locks other agents.
+		batch.Queue(statements.Text("make_agents"), []int64{int64(a.ChainID)}, []string{a.Registry}, []string{a.ID})
+	}
 	batch.Queue(statements.Text("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
 	contract, block := emitterOf(b.Job), b.Job.BlockNumber
 	if b.Job.IsRetraction() { // a reorg removed the block that a retraction names, so bind.sql must not remember it

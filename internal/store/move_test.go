@@ -261,6 +261,29 @@ func TestCancelWhileAHintArrives(t *testing.T) {
 	heraldtest.Must(t, heraldtest.Receive(t, "the result of Cancel", cancelled))
 }
 
+// TestBindToANewAgent: a transaction that accepts the first job of an agent has inserted the agent's row, and still has to
+// lock another agent. A worker that gives a delivery of the other agent to the new one must not have locked the other one
+// while it waits for the row: the two would deadlock.
+func TestBindToANewAgent(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	c := claim(t, s, acceptOne(t, s, sent))
+	accepting, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	chains, registries, ids := SplitAgents([]erc8004.Agent{ledger.AgentOf(event)})
+	_, err = accepting.Exec(t.Context(), statements.Text("make_agents"), chains, registries, ids)
+	heraldtest.Must(t, err)
+
+	bound := make(chan error, 1)
+	go func() { bound <- s.Bind(t.Context(), c, ledger.Binding{Job: event, Source: c.Source}) }()
+	heraldtest.Await(t, "the worker waits or ends", func() bool { return len(bound) > 0 || countLockWaits(t, s) > 0 })
+	heraldtest.Must(t, s.LockAgents(t.Context(), accepting, []erc8004.Agent{ledger.AgentOf(sent)}))
+	heraldtest.Must(t, accepting.Commit(t.Context()))
+	heraldtest.Must(t, <-bound)
+	heraldtest.Equal(t, "agent", c.Agent(), ledger.AgentOf(event))
+}
+
 // TestClaimWhileAHintArrives: while a job that names another identity registry becomes a hint of a waiting delivery, a
 // worker claims the delivery, because its wait has ended. The two transactions lock different agents. The claim does not
 // wait for the other one, which may wait for it.

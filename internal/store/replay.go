@@ -41,8 +41,7 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("end"),
-		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false,
-		ledger.PreviousState.WhyNotCancelled)
+		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false, ledger.PreviousState.WhyNotCancelled)
 }
 
 // endArgs returns the arguments of end.sql, which ends open deliveries; running ones only if running is true.

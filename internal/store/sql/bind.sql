@@ -1,6 +1,7 @@
 -- bind: replace the job of a claimed delivery by the event that the worker read from the chain. Also give the delivery
 -- the turn of its ordering key, if it may be called now (parts/turn.sql). If the event is of another agent, deliveries of
--- the claim's agent that waited for this one are released. The transaction has locked the claim's agent.
+-- the claim's agent that waited for this one are released. The transaction has locked the claim's agent, and inserted the
+-- event's agent before, if it has no row yet (make_agents.sql).
 --
 -- The agent is called only with the job in the row. So a retry never sends another event under the same delivery id.
 --
@@ -12,12 +13,7 @@
 --   remembered as checked, because a reorg may replace the block before (advance_cursors.sql). The statement does not
 --   wait for a remembered event that advance_cursors.sql has locked: that transaction may wait for the agent's lock.
 -- Returns whether the agent may be called, or no row if nothing changed.
-WITH agent AS (
-    INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
-    SELECT @chain_id::bigint, @registry::text, @agent_id::text::numeric
-     WHERE NOT EXISTS (SELECT FROM herald.agents WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id::text::numeric)
-    ON CONFLICT DO NOTHING
-), event AS MATERIALIZED (
+WITH event AS MATERIALIZED (
     SELECT *, CASE WHEN was_hashed THEN {{order_hash e}} END AS order_hash
       FROM (SELECT id, kind, key, turn, order_hash IS NOT NULL AS was_hashed, @chain_id::bigint AS chain_id, @registry::text AS identity_registry,
                    @agent_id::text::numeric AS agent_id, @order_key::text AS order_key, @order_seq::text::numeric AS order_seq,
