@@ -59,9 +59,6 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
 	}
-	if len(ids) == 0 {
-		return 0, nil, nil, nil
-	}
 	found, err := s.findRows(ctx, statements.Text("agents_of"), ids)
 	if err != nil {
 		return 0, nil, nil, err
