@@ -78,8 +78,15 @@ type Result struct {
 // If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
 // job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
 // chain_unconfigured.
+//
+// If a reorg gave the delivery's key to another event before the claim, the delivery ends (Result.Gone), unless an
+// operator replayed it. If its event returns to the chain, the follower gives it another delivery.
 func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) error {
 	r.Detail = "not asked"
+	if claim.HasLostKey() && !claim.Replay {
+		r.Gone = &ledger.Gone{}
+		return outcome.Fail(outcome.EventNotFound, "a reorg gave the key of this delivery to another event")
+	}
 	client, ok := c.Chain(claim.Job.ChainID)
 	isOff := !ok || c.Verify == chain.VerifyOff
 	switch {

@@ -302,6 +302,26 @@ func TestConfirmRetraction(t *testing.T) {
 	}
 }
 
+// TestLostKey: a worker held a delivery when a reorg gave its key to another event, and did not call the agent. If the
+// delivery's event returns to the chain, the key's delivery brings it to the agent. The old one must not bring it too: its
+// retraction may have ended, because the agent did not know it. An operator may replay it.
+func TestLostKey(t *testing.T) {
+	t.Parallel()
+	j, id := storetest.Feedback(1, 1), uuid.New()
+	for _, isReplay := range []bool{false, true} {
+		checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &j})
+		checker.Ledger = rowLedger{}
+		claim := &ledger.Claim{ID: id, Key: j.Key() + "~" + id.String(), Job: j, Bound: true, Replay: isReplay}
+		want := outcome.EventNotFound
+		if isReplay {
+			want = ""
+		}
+		var r Result
+		heraldtest.Equal(t, "reason", reasonOf(checker.Check(t.Context(), claim, &r)), want)
+		heraldtest.Equal(t, "gone", r.Gone != nil, !isReplay)
+	}
+}
+
 // TestRetractionOfMinedAgain: a retraction whose event is on the chain again is sent only if the event has a new delivery.
 func TestRetractionOfMinedAgain(t *testing.T) {
 	t.Parallel()
