@@ -96,14 +96,14 @@ func shouldRetry(err error) bool {
 // has another cause.
 const maxMissed = 5
 
-// missedConflict reports whether err is a unique violation in herald.history: ON CONFLICT (key) then overlooked
-// the existing row with the key. This happens while another transaction updates that row: the row's old index entry is
-// dead already, and the scan has passed the position of the new one. The insert then violates the primary key on id,
-// which ON CONFLICT (key) does not cover. A retry finds the row.
+// missedConflict reports whether err is a unique violation in herald.history or herald.hints. In history, ON CONFLICT
+// (key) overlooks the row with the key while another transaction updates it: its old index entry is dead already, and
+// the scan has passed the new one. The insert then violates the primary key. In hints, another transaction, which need
+// not lock the same agents, stored the same hint. A retry finds the row.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
-	return errors.As(err, &pe) && pe.Code == uniqueViolation && pe.TableName == "history"
+	return errors.As(err, &pe) && pe.Code == uniqueViolation && (pe.TableName == "history" || pe.TableName == "hints")
 }
 
 // arrival is an Intake in the form in which Accept stores it.

@@ -168,6 +168,39 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 	}
 }
 
+// TestFollowerDuringAHint: the chain follower is about to store a delivery's job as its first hint, because it has read
+// another event. Meanwhile, a job that names another identity registry becomes a hint, and so does the delivery's job.
+func TestFollowerDuringAHint(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	stored := event
+	stored.Tag1, stored.TransactionHash = "other", common.Hash{1}
+	id := acceptOne(t, s, stored).ID
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	rows, err := newArrivals([]ledger.Intake{{Job: sent, Source: ordinary}})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, s.LockAgents(t.Context(), tx, arrivalAgents(rows)))
+	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // the follower stops when it stores the hint
+	heraldtest.Must(t, err)
+	read := make(chan ledger.Acceptance, 1)
+	go func() {
+		defer close(read)
+		read <- newChainReader(t, s).read(100, 900, true, event).Answers[0]
+	}()
+	awaitLockWaits(t, s, 1)
+	_, _, err = s.acceptLocked(t.Context(), tx, rows)
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, tx.Commit(t.Context()))
+	if a := <-read; a.ID != id || a.Verdict != ledger.Known {
+		t.Errorf("%+v", a)
+	}
+	hints, err := readHints(t.Context(), s.Conns, id)
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "hints", len(hints), 2)
+}
+
 // TestMoveBeforeTheLock: an operator cancels a delivery, but before the agent is locked, the chain follower gives the
 // delivery to the agent of its event. The end counts for that agent, although another transaction changes its row.
 func TestMoveBeforeTheLock(t *testing.T) {
