@@ -63,12 +63,12 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	left = make(map[uuid.UUID]string)
-	for _, id := range ids {
-		left[id] = ledger.NoSuchDelivery
-	}
 	var ended []ledger.Task
 	tasks, err = s.changeAgents(ctx, found, dispatch, func(ctx context.Context, tx pgx.Tx) error {
+		moved, left, ended = 0, make(map[uuid.UUID]string), nil
+		for _, id := range ids {
+			left[id] = ledger.NoSuchDelivery
+		}
 		args["ids"] = found.ids
 		rows, _ := queryNamed(ctx, tx, st, args)
 		var id uuid.UUID

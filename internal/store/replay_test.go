@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
 
@@ -110,6 +113,35 @@ func TestReplaySettlesDoubt(t *testing.T) {
 	if c = next(t, s); !c.Unfinished || !c.InDoubt || c.Budget != 2 {
 		t.Errorf("%+v", c)
 	}
+}
+
+// TestCancelInADeadlock: an operator's Cancel and a transaction that has locked other agents lock two deliveries in
+// different orders. Postgres ends the Cancel's transaction, and the Cancel tries again.
+func TestCancelInADeadlock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	out, _ := accept(t, s, feedbacks(42, 1, 2)...)
+	ids := []uuid.UUID{out[0].ID, out[1].ID}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10s'`) // the Cancel notices the deadlock first
+	heraldtest.Must(t, err)
+	lock := func(id uuid.UUID) error {
+		_, err := tx.Exec(t.Context(), `SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, id)
+		return err
+	}
+	heraldtest.Must(t, lock(ids[1]))
+	cancelled := make(chan error, 1)
+	go func() {
+		moved, _, _, err := s.Cancel(t.Context(), ids, false)
+		heraldtest.Equal(t, "cancelled", moved, 2)
+		cancelled <- err
+	}()
+	awaitLockWaits(t, s, 1)
+	heraldtest.Must(t, lock(ids[0]))
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, <-cancelled)
 }
 
 // TestCancelAgainstClaims: each delivery is either claimed or cancelled, never both, and nothing deadlocks.
