@@ -201,6 +201,30 @@ func TestFollowerDuringAHint(t *testing.T) {
 	heraldtest.Equal(t, "hints", len(hints), 2)
 }
 
+// TestGoneWithAnotherAgent: the chain has another event with the key of a called delivery, and the event is of another agent
+// than the delivery's job said. Record locks both agents in the order in which all transactions lock them.
+func TestGoneWithAnotherAgent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	sent, next := misplaced(job.KindNewFeedback, 0)
+	next.Tag1, next.TransactionHash = "other", common.Hash{1}
+	c := claim(t, s, acceptOne(t, s, sent))
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10s'`) // Record would notice a deadlock first
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, s.LockAgents(t.Context(), tx, []erc8004.Agent{ledger.AgentOf(next)}))
+	recorded := make(chan error, 1)
+	go func() {
+		_, err := s.Record(t.Context(), c, ledger.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &ledger.Gone{Next: &next}})
+		recorded <- err
+	}()
+	awaitLockWaits(t, s, 1)
+	heraldtest.Must(t, s.LockAgents(t.Context(), tx, []erc8004.Agent{ledger.AgentOf(sent)}))
+	heraldtest.Must(t, tx.Commit(t.Context()))
+	heraldtest.Must(t, <-recorded)
+}
+
 // TestMoveBeforeTheLock: an operator cancels a delivery, but before the agent is locked, the chain follower gives the
 // delivery to the agent of its event. The end counts for that agent, although another transaction changes its row.
 func TestMoveBeforeTheLock(t *testing.T) {

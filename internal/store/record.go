@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -65,7 +64,7 @@ func (s *Store) recordAlone(ctx context.Context, q recordRequest) (ledger.Record
 // retraction of the delivery.
 func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec ledger.Recorded, err error) {
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		if err := lockAgentOf(ctx, tx, q.claim); err != nil {
+		if err := s.lockAgentsOf(ctx, tx, q.claim, q.outcome); err != nil {
 			return err
 		}
 		rec, err = s.recordIn(ctx, tx, q)
@@ -74,17 +73,17 @@ func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec ledger.Rec
 	return rec, err
 }
 
-// lockAgentOf locks the agent of the claim c.
-func lockAgentOf(ctx context.Context, tx pgx.Tx, c *ledger.Claim) error {
-	a := c.Agent()
-	if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
-		return fmt.Errorf("lock the agent: %w", err)
+// lockAgentsOf locks the agent of the claim c, and that of the event whose delivery the outcome o inserts (Gone.Next).
+func (s *Store) lockAgentsOf(ctx context.Context, tx pgx.Tx, c *ledger.Claim, o ledger.Outcome) error {
+	agents := []erc8004.Agent{c.Agent()}
+	if o.Gone != nil && o.Gone.Next != nil {
+		agents = append(agents, ledger.AgentOf(*o.Gone.Next))
 	}
-	return nil
+	return s.LockAgents(ctx, tx, agents)
 }
 
-// recordIn records the outcome of q in tx, which has locked the agent. If the delivery's event is gone from the chain
-// (Outcome.Gone), it also retracts the delivery (replaceEvent).
+// recordIn records the outcome of q in tx, which has locked the agents (lockAgentsOf). If the delivery's event is gone
+// from the chain (Outcome.Gone), it also retracts the delivery (replaceEvent).
 func (s *Store) recordIn(ctx context.Context, tx pgx.Tx, q recordRequest) (ledger.Recorded, error) {
 	b := &pgx.Batch{}
 	written := queueRecord(b, q)
@@ -119,7 +118,7 @@ func (s *Store) Adopt(ctx context.Context, c *ledger.Claim, p ledger.SpooledOutc
 	fenced := false
 	// The statements need several round trips, because the later ones depend on the result of adopt.sql. Adopt is rare.
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		if err := lockAgentOf(ctx, tx, c); err != nil {
+		if err := s.lockAgentsOf(ctx, tx, c, o); err != nil {
 			return err
 		}
 		var ours, open bool

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -354,8 +353,8 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
 // event, which is no longer on the chain. If g.Next is set and the delivery has the key of g.Next, replaceEvent also
 // gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs
-// again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are
-// added to byAgent.
+// again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. tx has locked
+// the agents of both events. New tasks are added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g ledger.Gone,
 	byAgent tasksByAgent) error {
 	holders, err := s.readHolders(ctx, tx, hasID, id)
@@ -378,9 +377,6 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old j
 			return err
 		}
 		a.read = true
-		if err := s.LockAgents(ctx, tx, []erc8004.Agent{a.agent}); err != nil {
-			return err
-		}
 		_, err = s.displaceHolder(ctx, tx, a, h, byAgent)
 		return err
 	}
