@@ -78,6 +78,16 @@ func countLockWaits(t *testing.T, s *Store) int {
 	return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
+// beginWith begins a transaction that runs a statement. The transaction holds its locks until the caller ends it.
+func beginWith(t *testing.T, s *Store, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	_, err = tx.Exec(t.Context(), sql, args...)
+	heraldtest.Must(t, err)
+	return tx
+}
+
 // awaitLockWaits waits until at least n of the store's connections wait for a lock.
 func awaitLockWaits(t *testing.T, s *Store, n int) {
 	t.Helper()
@@ -146,10 +156,7 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 			emptyStore(t, s)
 			InsertOthers(t, s)
 			c := claim(t, s, acceptOne(t, s, sent))
-			tx, err := s.Conns.Begin(t.Context())
-			heraldtest.Must(t, err)
-			_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // arrive has read the delivery when it stops here
-			heraldtest.Must(t, err)
+			tx := beginWith(t, s, `LOCK TABLE herald.hints IN SHARE MODE`) // arrive has read the delivery when it stops here
 			arrived, recorded := make(chan error, 1), make(chan error, 1)
 			go func() { arrived <- arrive() }()
 			awaitLockWaits(t, s, 1)
@@ -169,7 +176,8 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 }
 
 // TestFollowerDuringAHint: the chain follower is about to store a delivery's job as its first hint, because it has read
-// another event. Meanwhile, a job that names another identity registry becomes a hint, and so does the delivery's job.
+// another event. At the same time, a job that names another identity registry becomes a hint, and stores the delivery's
+// job as the first one too.
 func TestFollowerDuringAHint(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
@@ -209,10 +217,7 @@ func TestGoneWithAnotherAgent(t *testing.T) {
 	sent, next := misplaced(job.KindNewFeedback, 0)
 	next.Tag1, next.TransactionHash = "other", common.Hash{1}
 	c := claim(t, s, acceptOne(t, s, sent))
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10s'`) // Record would notice a deadlock first
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `SET LOCAL deadlock_timeout = '10s'`) // Record would notice a deadlock first
 	heraldtest.Must(t, s.LockAgents(t.Context(), tx, []erc8004.Agent{ledger.AgentOf(next)}))
 	recorded := make(chan error, 1)
 	go func() {
@@ -236,11 +241,7 @@ func TestMoveBeforeTheLock(t *testing.T) {
 	const change = `UPDATE herald.agents SET updated_at = now() WHERE identity_registry = $1`
 	cancelled := make(chan error, 1)
 	begin := func(agent erc8004.Agent) pgx.Tx {
-		tx, err := s.Conns.Begin(t.Context())
-		heraldtest.Must(t, err)
-		_, err = tx.Exec(t.Context(), change, agent.Registry)
-		heraldtest.Must(t, err)
-		return tx
+		return beginWith(t, s, change, agent.Registry)
 	}
 	awaitLock := func() {
 		t.Helper()
@@ -298,10 +299,7 @@ func TestCancelWhileAHintArrives(t *testing.T) {
 	sent.TransactionHash = common.Hash{1}
 	id := acceptOne(t, s, sent).ID
 	exec(t, s, `UPDATE herald.work SET status = 'waiting', reason = 'not_confirmed', next_attempt_at = now() + interval '1 minute'`)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
 	accepted, cancelled := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
@@ -326,11 +324,8 @@ func TestBindToANewAgent(t *testing.T) {
 	s := newVerifiedStore(t)
 	event, sent := misplaced(job.KindNewFeedback, 0)
 	c := claim(t, s, acceptOne(t, s, sent))
-	accepting, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
 	chains, registries, ids := SplitAgents([]erc8004.Agent{ledger.AgentOf(event)})
-	_, err = accepting.Exec(t.Context(), statements.Text("make_agents"), chains, registries, ids)
-	heraldtest.Must(t, err)
+	accepting := beginWith(t, s, statements.Text("make_agents"), chains, registries, ids)
 
 	bound := make(chan error, 1)
 	go func() { bound <- s.Bind(t.Context(), c, ledger.Binding{Job: event, Source: c.Source}) }()
@@ -352,10 +347,7 @@ func TestClaimWhileAHintArrives(t *testing.T) {
 	waits := pending
 	waits.Delay = 0
 	rec := record(t, s, claim(t, s, acceptOne(t, s, sent)), waits)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `LOCK TABLE herald.hints IN SHARE MODE`) // Accept has locked the delivery when it stops here
 	accepted := make(chan error, 1)
 	go func() {
 		_, _, err := s.Accept(t.Context(), []ledger.Intake{{Job: event, Source: ordinary}})
@@ -384,10 +376,7 @@ func TestRecordWhileEventIsRead(t *testing.T) {
 	exec(t, s, `CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
 	exec(t, s, `CREATE TRIGGER pause BEFORE UPDATE ON herald.history FOR EACH ROW WHEN (NEW.hints > OLD.hints) EXECUTE FUNCTION pause()`)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `SELECT pg_advisory_xact_lock(1)`)
 	done, recorded := make(chan bool), make(chan error, 1)
 	go func() {
 		newChainReader(t, s).read(100, 900, true, event)
@@ -473,10 +462,7 @@ func TestAcceptBehindAConflict(t *testing.T) {
 	exec(t, s, `CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
 	exec(t, s, `CREATE TRIGGER pause BEFORE INSERT ON herald.work FOR EACH ROW EXECUTE FUNCTION pause()`)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `SELECT pg_advisory_xact_lock(1)`)
 	accepted := make(chan error, 2)
 	for i, in := range [][]ledger.Intake{{{Job: sent}}, {{Job: event}, {Job: later}}} {
 		go func() {

@@ -123,10 +123,7 @@ func TestCancelInADeadlock(t *testing.T) {
 	out, _ := accept(t, s, feedbacks(42, 1, 2)...)
 	ids := []uuid.UUID{out[0].ID, out[1].ID}
 	slices.SortFunc(ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10s'`) // the Cancel notices the deadlock first
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `SET LOCAL deadlock_timeout = '10s'`) // the Cancel notices the deadlock first
 	lock := func(id uuid.UUID) error {
 		_, err := tx.Exec(t.Context(), `SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, id)
 		return err

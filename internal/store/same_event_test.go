@@ -148,10 +148,7 @@ func TestClaimWhileOtherEventIsRead(t *testing.T) {
 	tasks, _, err := s.Due(t.Context(), 10)
 	heraldtest.Must(t, err)
 
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // the follower has read the delivery when it stops here
-	heraldtest.Must(t, err)
+	tx := beginWith(t, s, `LOCK TABLE herald.hints IN SHARE MODE`) // the follower has read the delivery when it stops here
 	answer := make(chan ledger.Acceptance, 1)
 	go func() { answer <- newChainReader(t, s).read(100, 901, true, otherEvent(901).Job).Answers[0] }()
 	awaitLockWaits(t, s, 1)
