@@ -193,8 +193,8 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 
 // ensureFollowersLeases extends the leases of the batch's members if they would expire during a call with this timeout.
 // It returns the error of the first that cannot be extended. composeBatch checked the leases for the first call, so
-// usually only a second call, after a token refresh, needs this. If Postgres does not answer, the lease of the leader a
-// may become too short meanwhile, which is an error too.
+// usually only a second call, after a token refresh, needs this. While it waits for Postgres, the lease of the leader a
+// may become too short, which is an error too.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all have the same lease

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// repaired is a resolver that has a failure of an agent in its cache. Meanwhile, the agent has an endpoint.
+// repaired is a resolver whose cache has a failure of an agent that got an endpoint afterwards.
 type repaired struct{ cached error }
 
 func (r repaired) Resolve(_ context.Context, a resolver.Agent) (resolver.Target, error) {

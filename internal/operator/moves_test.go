@@ -76,7 +76,7 @@ func TestFilterSelection(t *testing.T) {
 	}
 }
 
-// TestMayReplay: a selection replays no delivery that got another final state meanwhile.
+// TestMayReplay: a selection replays no delivery that another command ended after the selection.
 func TestMayReplay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

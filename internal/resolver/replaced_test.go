@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 )
 
-// TestDocumentBeingReplaced: a web server sends what the agent's owner has written so far of a new document. The agent's
+// TestDocumentBeingReplaced: the agent's owner is writing a new document, and a web server sends its first part. The agent's
 // deliveries do not end, because the document is read again. If that fails, they wait.
 func TestDocumentBeingReplaced(t *testing.T) {
 	t.Parallel()

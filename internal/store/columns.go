@@ -36,7 +36,7 @@ func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 	}
 	return pgx.NamedArgs{
 		"alone":          alone,
-		"ids":            encodeIDs(column(group, q.id)),
+		"ids":            encodeIDs(column(group, q.deliveryID)),
 		"claim_nos":      column(group, q.claimNo),
 		"epochs":         column(group, func(q q) int64 { return q.claim.Epoch }),
 		"hints":          column(group, func(q q) int { return q.claim.Hints }),

@@ -156,7 +156,7 @@ type recordRequest struct {
 }
 
 func (q recordRequest) agentName() erc8004.Agent { return q.claim.Agent() }
-func (q recordRequest) id() uuid.UUID            { return q.claim.ID }
+func (q recordRequest) deliveryID() uuid.UUID    { return q.claim.ID }
 func (q recordRequest) claimNo() int64           { return q.claim.No }
 
 // newRecordRequest returns a request to record the outcome of the claim's own attempt.
@@ -243,7 +243,7 @@ func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add 
 // for each dispatched task.
 func queueDispatch(b *pgx.Batch, group []recordRequest, add func(ledger.Task, erc8004.Agent) error) {
 	chains, registries, agents := SplitAgents(column(group, recordRequest.agentName))
-	args := dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
+	args := dispatchArgs(chains, registries, agents, column(group, recordRequest.deliveryID),
 		column(group, recordRequest.claimNo))
 	queueNamed(b, statements.Named("dispatch"), args).Query(func(rows pgx.Rows) error {
 		_, err := readDispatched(rows, add)

@@ -307,8 +307,8 @@ func isUnseen(j job.Job, s chain.Standing) bool {
 		j.IsRetraction() && j.Retracts == "" && s.Disagrees == "blockHash"
 }
 
-// pauseUnseen returns the wait for an event that the node does not know, or for a reorg. age is the job's, and why says
-// what the node answered.
+// pauseUnseen returns the wait for an event that the node does not know, or for a reorg. age is the job's age, and why
+// describes the node's answer.
 func pauseUnseen(age time.Duration, why string) error {
 	pause := max(minUnseenPause, min(age, maxUnseenWait-age)) // doubles the age, or ends the wait
 	return outcome.Pause(outcome.NotConfirmed, pause, why+": the node may lag behind")

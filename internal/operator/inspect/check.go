@@ -70,7 +70,7 @@ func CheckAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Ch
 	c := &checker{prober: p, checks: map[string]Check{}, calls: map[string][]mcpcall.Request{},
 		index: 1 + uint64(rand.Int32N(1<<30))}
 	began := time.Now()
-	tools, err := p.connect(ctx)
+	tools, err := p.connectAgent(ctx)
 	if !p.asked && err != nil && classify.Error(err).Reason == outcome.InternalError {
 		return CheckReport{}, err // a fault of this installation
 	}

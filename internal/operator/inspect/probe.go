@@ -152,7 +152,7 @@ func (p *prober) checkURL() (err error) {
 
 // probeAgent runs the steps of a delivery. It calls the tool only with Send.
 func (p *prober) probeAgent(ctx context.Context) error {
-	tools, err := p.connect(ctx)
+	tools, err := p.connectAgent(ctx)
 	var args map[string]any
 	if err == nil {
 		args, err = p.prepareCall(ctx, tools)
@@ -163,8 +163,8 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	return err
 }
 
-// connect finds the agent's endpoint, connects as a delivery does, and lists the agent's tools.
-func (p *prober) connect(ctx context.Context) (mcpcall.ToolSet, error) {
+// connectAgent finds the agent's endpoint, connects as a delivery does, and lists the agent's tools.
+func (p *prober) connectAgent(ctx context.Context) (mcpcall.ToolSet, error) {
 	endpoint, err := p.findEndpoint(ctx)
 	if err != nil {
 		return mcpcall.ToolSet{}, err

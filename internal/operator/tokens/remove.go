@@ -148,7 +148,7 @@ func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t records.T
 }
 
 const (
-	// holdLease is longer than what follows until the row is removed.
+	// holdLease is longer than the steps from the lease to the removal of the row take.
 	holdLease = 30 * time.Second
 	// holdWait bounds the wait for the renewals of workers. Their leases end within 30 s.
 	holdWait = time.Minute
