@@ -62,7 +62,7 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	for want, codes := range map[outcome.Reason][]int{outcome.AuthRequired: {401, 403}, outcome.RateLimited: {429}, outcome.ServerError: {408, 425, 500, 502, 503, 504},
-		outcome.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
+		outcome.ConnectFailed: {404}, outcome.BadResponse: {301, 308, 400, 405, 410, 413, 422}} {
 		for _, code := range codes {
 			rows[fmt.Sprint("HTTP ", code)] = row{breaksWith(code), want}
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -211,12 +210,12 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 
 // refusesRequest reports whether failure means that the agent refused the request itself, so that it executed no tool.
 // This is the case if the request was too large. It is also the case for the reason bad_response, if the answer was a
-// JSON-RPC error or an HTTP status 4xx other than 404.
+// JSON-RPC error or an HTTP status 4xx.
 func refusesRequest(failure error) bool {
 	var call *mcpcall.CallError
 	var large *mcpcall.RequestTooLargeError
 	return errors.As(failure, &large) ||
-		errors.As(failure, &call) && (call.Status/100 == 4 && call.Status != http.StatusNotFound || call.Code != 0) &&
+		errors.As(failure, &call) && (call.Status/100 == 4 || call.Code != 0) &&
 			classify.Error(failure).Reason == outcome.BadResponse
 }
 

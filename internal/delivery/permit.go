@@ -2,12 +2,14 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 )
@@ -47,7 +49,7 @@ func (e *Executor) ensurePermit(ctx context.Context, a *attempt, timeout time.Du
 func releasePermit(permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
 		if failure != nil {
-			permit.Fault = describeFault(classify.Error(failure))
+			permit.Fault = describeFault(failure)
 		}
 		permit.Release(endpointHealth(answer, failure))
 	}
@@ -55,8 +57,10 @@ func releasePermit(permit *ratelimit.Permit, answer toolAnswer, failure error) {
 
 // describeFault describes a failed call for all callers of its endpoint. Unless the server was not reached, that is the
 // reason alone: the text may quote the answer to a caller's own headers or arguments.
-func describeFault(v outcome.Verdict) string {
-	if v.Reason == outcome.ConnectFailed {
+func describeFault(failure error) string {
+	v := classify.Error(failure)
+	var call *mcpcall.CallError
+	if v.Reason == outcome.ConnectFailed && !(errors.As(failure, &call) && call.Status != 0) {
 		return text.Excerpt(v.Text, 200)
 	}
 	return string(v.Reason)

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
@@ -97,6 +99,20 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		waits(t, w, first[len(first)-1].ID, "throttled")
 		heraldtest.Equal(t, "dispatches of the next delivery, which would wait too", w.row(first[1].ID).Dispatch, 0)
 	})
+}
+
+// TestFaultQuotesNoAnswer: the breaker's text, which all callers of an endpoint see, does not contain what the server
+// answered one of them.
+func TestFaultQuotesNoAnswer(t *testing.T) {
+	t.Parallel()
+	quoted := errors.New("no route for Bearer hidden-token")
+	for want, e := range map[string]*mcpcall.CallError{
+		"connect_failed": {Stage: mcpcall.StageOpen, Status: http.StatusNotFound, Err: quoted},
+		"server_error":   {Stage: mcpcall.StageOpen, Status: http.StatusBadGateway, Err: quoted},
+		"connecting to the agent: connection refused": {Stage: mcpcall.StageOpen, Err: errors.New("connection refused")},
+	} {
+		heraldtest.Equal(t, "the fault", describeFault(e), want)
+	}
 }
 
 // TestUnboundAgentsShare: agents that are not bound to the endpoint by its domain share one small bucket per origin,

@@ -272,7 +272,10 @@ func classifyCall(call *mcpcall.CallError) outcome.Reason {
 	case call.Status == 0:
 		return outcome.ServerError // -32603, or a code without a reliable meaning: the agent answered and failed
 	}
-	if call.Status >= 300 {
+	switch {
+	case call.Status == http.StatusNotFound:
+		return outcome.ConnectFailed // some proxies answer it while the agent behind them is deployed or starts
+	case call.Status >= 300:
 		return outcome.BadResponse
 	}
 	return classifyUnanswered(call)

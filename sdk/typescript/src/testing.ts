@@ -279,6 +279,7 @@ const finalCodes = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 function judgeReply(status: number, reply: Message | undefined, body: string): Answer {
   if (status === 401 || status === 403) return { outcome: "held", text: body };
   if (status === 408 || status === 425 || status === 429 || status >= 500) return { outcome: "waits", text: body };
+  if (status === 404 && !finalCodes.includes(reply?.error?.code ?? 0)) return { outcome: "waits", text: body };
   if (status >= 300) return { outcome: "rejected", text: body };
   if (reply?.error)
     return { outcome: finalCodes.includes(reply.error.code) ? "rejected" : "waits", text: reply.error.message };

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { describe, test } from "node:test";
 
 import {
@@ -11,7 +12,7 @@ import {
 } from "@agentherald/receiver";
 import { sendBatch, sendFeedback, sendResponse, sendRevocation, sendValidation } from "@agentherald/receiver/testing";
 
-import { servers } from "./servers.js";
+import { listen, servers } from "./servers.js";
 
 /** Handlers that record their calls. */
 function recordCalls(more: Partial<Handlers> = {}) {
@@ -129,6 +130,17 @@ for (const [name, start] of Object.entries(servers)) {
     });
   });
 }
+
+test("after 404 Herald calls again, unless it comes with a final JSON-RPC error", async (t) => {
+  for (const [body, outcome] of [
+    ["404 page not found", "waits"],
+    ['{"error":{"code":404,"message":"no such app"}}', "waits"],
+    ['{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}', "rejected"],
+  ] as const) {
+    const origin = await listen(t, createServer((_, response) => void response.writeHead(404).end(body)));
+    assert.equal((await sendFeedback(origin + "/mcp")).outcome, outcome, body);
+  }
+});
 
 test("score and value of a sample are the same number", async (t) => {
   const { calls, handlers } = recordCalls();
