@@ -66,6 +66,40 @@ func TestQuotedIDs(t *testing.T) {
 	}
 }
 
+// TestIDsOfClientsDiffer checks that two clients of an agent, such as those of two workers, send different ids. Some
+// servers find the request of an answer by its id alone, and would exchange the answers of the clients.
+func TestIDsOfClientsDiffer(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]http.Handler{TransportHTTP: &agent{}, TransportSSE: &streamAgent{}, "modern": modern(nil)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			seen := map[string]int{}
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				var message struct{ ID json.RawMessage }
+				if json.Unmarshal(body, &message) == nil && message.ID != nil {
+					mu.Lock()
+					seen[string(message.ID)]++
+					mu.Unlock()
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				h.ServeHTTP(w, r)
+			}))
+			ep := Endpoint{Transport: name, URL: srv.URL}
+			if name == "modern" {
+				ep.Transport, ep.ProtocolHint = TransportHTTP, modernVersion
+			}
+			for range 2 {
+				mustCall(t, newPool(t), ep, Request{Tool: feedbackTool})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			heraldtest.Equal(t, fmt.Sprint("ids in ", seen), len(seen), 4)
+		})
+	}
+}
+
 // TestAcceptedForms calls agents whose answers have a form that the official client for TypeScript accepts too.
 func TestAcceptedForms(t *testing.T) {
 	t.Parallel()

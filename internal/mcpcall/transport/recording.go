@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -31,7 +32,7 @@ func NewRecording(inner mcptransport.Interface, modern bool, notify func(method 
 // ForClient returns the transport to pass to mcp-go's client.
 func (t *Recording) ForClient() mcptransport.Interface {
 	if c, ok := t.inner.(mcptransport.HTTPConnection); ok {
-		return httpRecording{t, c}
+		return httpRecording{t, c, rand.Int64N(maxOffset)}
 	}
 	return t
 }
@@ -41,6 +42,20 @@ func (t *Recording) ForClient() mcptransport.Interface {
 type httpRecording struct {
 	*Recording
 	connection mcptransport.HTTPConnection
+	idOffset   int64 // added to the ids of mcp-go, see SendRequest
+}
+
+// maxOffset bounds idOffset, because some agents store ids in 32 bits.
+const maxOffset = 1 << 30
+
+// SendRequest sends a request with an id that is unlikely to be in use by another client of the agent. mcp-go counts
+// from 1. Some servers find the request of an answer by its id alone, and would exchange the answers of two clients.
+func (t httpRecording) SendRequest(ctx context.Context,
+	request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
+	if id, ok := request.ID.Value().(int64); ok {
+		request.ID = mcp.NewRequestId(t.idOffset + id)
+	}
+	return t.Recording.SendRequest(ctx, request)
 }
 
 // SetProtocolVersion implements mcptransport.HTTPConnection.
