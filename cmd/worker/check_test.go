@@ -223,6 +223,10 @@ func TestCheckFindsFaults(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"1999-01-01","capabilities":{},"serverInfo":{"name":"a","version":"1"}}}`, request.ID)
 		})},
+		"one session for all clients": {"protocol", "Server already initialized; open a session for each initialize request", instead(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request: Server already initialized"}}`)
+		})},
 		"a session of another process": {"reachable", "serve without sessions", instead(func(w http.ResponseWriter, r *http.Request) {
 			var request struct {
 				ID     json.RawMessage

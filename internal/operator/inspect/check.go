@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"time"
 
@@ -120,7 +121,9 @@ func (c *checker) checkConnection(err error) {
 	failed := errors.As(err, &call)
 	opened := err == nil || failed && call.Stage == mcpcall.StageList
 	foreign := failed && !opened && call.Status == 0 && (call.Code != 0 || errors.As(err, &bad))
-	if opened || foreign {
+	const invalidRequest = -32600 // the answer of the official SDK for TypeScript once its only session was opened
+	invalid := failed && !opened && call.Status == http.StatusBadRequest && call.Code == invalidRequest
+	if opened || foreign || invalid {
 		c.pass("reachable", "a server answers at "+c.found.Endpoint.Address)
 	}
 	switch {
@@ -131,6 +134,8 @@ func (c *checker) checkConnection(err error) {
 		c.fail("tools", err, "answer tools/list")
 	case foreign:
 		c.fail("protocol", err, "serve MCP in a revision from 2024-11-05 to 2026-07-28 at exactly this address")
+	case invalid:
+		c.fail("protocol", err, "open a session for each initialize request, also while there is another session")
 	case classify.Error(err).Reason == outcome.AuthRequired:
 		c.fail("reachable", err, c.adviseRefused())
 	default:
