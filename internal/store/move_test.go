@@ -432,6 +432,33 @@ func TestEventIsReadTwice(t *testing.T) {
 	heraldtest.Contains(t, "the job", string(read(t, s, id).Job), later.BlockHash.Hex(), registry.Hex())
 }
 
+// TestReadAfterALostWorker: a job names another identity registry than its event has, and its worker dies before it
+// binds the delivery. The chain follower gives the delivery to the agent of the event, which also gets the retraction
+// when a reorg removes the event. The job's action remains a hint.
+func TestReadAfterALostWorker(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	r := newChainReader(t, s)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.Action.ToolName = "a"
+	c := claim(t, s, acceptOne(t, s, sent))
+	r.read(100, 900, true, event)
+	lapse(t, s, c)
+	hints, err := readHints(t.Context(), s.Conns, c.ID)
+	if err != nil || len(hints) != 1 || hints[0].Job.Action.ToolName != "a" {
+		t.Errorf("%+v, %v", hints, err)
+	}
+	gone := r.read(900, 901, true).Vanished
+	if len(gone) != 1 || gone[0].Retraction == uuid.Nil {
+		t.Fatalf("%+v", gone)
+	}
+	for _, id := range []uuid.UUID{c.ID, gone[0].Retraction} {
+		if d := read(t, s, id); d.IdentityRegistry != ledger.AgentOf(event).Registry {
+			t.Errorf("the %s is for registry %s: %s", d.Kind, d.IdentityRegistry, d.Job)
+		}
+	}
+}
+
 // TestRevokedFeedbackReturns: a reorg moved a feedback and its revocation, which had ended, to other blocks. The chain
 // follower reads both at once: with the feedback, it queues the revocation again before it reads it.
 func TestRevokedFeedbackReturns(t *testing.T) {

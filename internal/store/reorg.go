@@ -213,7 +213,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
 // was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
 // its new position. If the chain follower had found the event gone, acceptReturned decides instead. Otherwise, if h's
-// agent may know a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
+// agent may know a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder). Otherwise, if h was
+// neither checked nor called, and names another identity registry, the last case below applies.
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound or verified, and its agent was or may have been called: the new event gets a new delivery with the key
@@ -237,8 +238,9 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 			return s.displaceHolder(ctx, tx, a, h, byAgent)
 		case h.mayReopen(), h.isFiltered() && a.Filtered == "" && brought.EventSum() != known.EventSum():
 			return s.reopenDelivery(ctx, tx, a, h)
+		case h.bound, !h.verified, h.maybe, h.status.Final(), brought.IdentityRegistry == known.IdentityRegistry:
+			return s.moveEvent(ctx, tx, a, h, brought, known, out)
 		}
-		return s.moveEvent(ctx, tx, a, h, brought, known, out)
 	}
 	field, _ := brought.Conflict(known)
 	switch {
