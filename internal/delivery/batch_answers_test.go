@@ -301,28 +301,33 @@ func TestBatchPanicBeforeCall(t *testing.T) {
 	}
 }
 
-// TestBatchPanicAfterCall: if Herald panics while it decides the outcome of one member, the outcomes of the other
-// deliveries in the call are recorded.
+// TestBatchPanicAfterCall: if Herald panics while it decides the outcome of one delivery in a call, the leader's or
+// another's, the outcomes of the others are recorded.
 func TestBatchPanicAfterCall(t *testing.T) {
 	t.Parallel()
-	const clients, later = 14, 3
-	a := newBatchAgent(t, 50, func(a *batchAgent) {
-		a.result = func(items []batchItem) (*mcp.CallToolResult, error) {
-			statuses := slices.Repeat([]string{"accepted"}, len(items))
-			statuses[later] = "retry"
-			return answerItems(items, statuses...)
-		}
-	})
-	w, k, flood := newBatchWorld(t, a, func(c *Config) {
-		c.Random = func() float64 { panic("the outcome of the member that the agent wants later is decided") }
-	})
-	ids := flood(clients, 1)
-	w.lead(k, ids)
-	for i, id := range append([]uuid.UUID{ids[0]}, ids[8:]...) {
-		if i != later {
-			w.shows(id, outcome.Delivered, "", 1)
-		} else {
-			w.shows(id, outcome.Running, "", 1) // until its lease expires
-		}
+	const clients = 14
+	for name, later := range map[string]int{"the leader": 0, "a member": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newBatchAgent(t, 50, func(a *batchAgent) {
+				a.result = func(items []batchItem) (*mcp.CallToolResult, error) {
+					statuses := slices.Repeat([]string{"accepted"}, len(items))
+					statuses[later] = "retry"
+					return answerItems(items, statuses...)
+				}
+			})
+			w, k, flood := newBatchWorld(t, a, func(c *Config) {
+				c.Random = func() float64 { panic("the outcome of the delivery that the agent wants later is decided") }
+			})
+			ids := flood(clients, 1)
+			w.lead(k, ids)
+			for i, id := range append([]uuid.UUID{ids[0]}, ids[8:]...) {
+				if i != later {
+					w.shows(id, outcome.Delivered, "", 1)
+				} else {
+					w.shows(id, outcome.Running, "", 1) // until its lease expires
+				}
+			}
+		})
 	}
 }

@@ -113,12 +113,13 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 		failure = e.runAttempt(ctx, a)
 	}
 
+	// Records the other deliveries of the batch at the same time as this one, even if decideOutcome panics.
+	defer e.recordFollowers(ctx, a).Wait()
 	o := e.decideOutcome(a, failure)
 	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one
 	t.AwaitRoom()
 	a.pass.Leave()
 	t.Release(o.Status == outcome.Delivered)
-	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
 }
 
