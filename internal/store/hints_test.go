@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,9 @@ func TestHintsOfAKey(t *testing.T) {
 		{"no position", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 0, "a", command)}, ledger.Known, 2},
 		{"another content", positioned(0, 1, "a", command), nil, []ledger.Intake{forged(positioned(0, 1, "a", command))}, ledger.Known, 2},
 		{"another action of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 1, "b", command)}, ledger.Conflict, 0},
-		{"another action and position of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 2, "b", command)}, ledger.Conflict, 2},
+		{"another action and position of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 2, "b", command)}, ledger.Known, 2},
+		{"another action and no position of an equal", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 0, "b", command)}, ledger.Conflict, 2},
+		{"another action of an equal, after one without position", positioned(0, 0, "a", command), nil, []ledger.Intake{positioned(0, 2, "b", command)}, ledger.Conflict, 2},
 		{"another action of a better one", positioned(0, 1, "a", ordinary), nil, []ledger.Intake{positioned(0, 1, "b", command)}, ledger.Known, 2},
 		{"another action of a lesser one", positioned(0, 1, "a", command), nil, []ledger.Intake{positioned(0, 1, "b", ordinary)}, ledger.Known, 0},
 		{"two of one token", positioned(0, 1, "a", command), nil,
@@ -119,6 +122,28 @@ func manyPositions(from, to byte, source ledger.Source) (list []ledger.Intake) {
 		list = append(list, positioned(0, n, "a", source))
 	}
 	return list
+}
+
+// TestActionAfterAReorg: a job names another transaction than the event of a delivered delivery, and has another action.
+// That is no conflict: when a reorg replaces the event by that of the job, the job's action is used.
+func TestActionAfterAReorg(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	r := newChainReader(t, s)
+	first, second := positioned(1, 1, "a", ordinary), positioned(1, 2, "b", other)
+	_, tasks := accept(t, s, first)
+	c := claim(t, s, tasks[0])
+	heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: first.Job, Source: ordinary}))
+	record(t, s, c, delivered)
+	if out, _ := accept(t, s, second); out[0].Verdict != ledger.Known || len(out[0].Differs) != 1 {
+		t.Errorf("%+v", out[0])
+	}
+	event := second.Job
+	event.Action.ToolName = "default"
+	next := read(t, s, r.read(100, 1000, true, event).Answers[0].ID)
+	if next.ID == c.ID || !strings.Contains(string(next.Job), `"toolName": "b"`) {
+		t.Errorf("%s", next.Job)
+	}
 }
 
 // TestKnownNamesDifferences: the answer to a job for an event that was read names the fields in which the job differs.

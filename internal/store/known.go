@@ -186,8 +186,8 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 //     the new job becomes a hint.
 //
 // In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
-// a hint of a sender with the same Trust has another action than the new job, or other headers. In all other cases it
-// is Known.
+// a hint of a sender with the same Trust has another action than the new job, or other headers (HasOtherAction). In all
+// other cases it is Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	brought, known job.Job) (ledger.Acceptance, error) {
 	out := ledger.Acceptance{Verdict: ledger.Known, ID: h.id, Key: a.key, Status: h.status}

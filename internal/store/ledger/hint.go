@@ -98,12 +98,19 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 }
 
 // HasOtherAction reports whether the list has a hint with this trust whose action or headers differ from those of the
-// job j. sealed has the encrypted headers of j, and same compares other encrypted headers with them (SameHeaders).
+// job j. It omits hints that name another transaction than j: the chain has the event in one of them at most. sealed
+// has the encrypted headers of j, and same compares other encrypted headers with them (SameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
-		return h.Source.Trust == trust &&
+		return h.Source.Trust == trust && haveOneTransaction(h.Job, j) &&
 			(h.Job.ActionSum() != j.ActionSum() || !SameHeaders(sealed, h.SealedHeaders, same))
 	})
+}
+
+// haveOneTransaction reports whether two jobs name the same transaction, or one of them names none.
+func haveOneTransaction(a, b job.Job) bool {
+	none := common.Hash{}
+	return a.TransactionHash == b.TransactionHash || a.TransactionHash == none || b.TransactionHash == none
 }
 
 // AdoptAction returns it, an event that was read from the chain, with the action, metadata, headers and source of a
@@ -112,8 +119,7 @@ func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same fun
 func AdoptAction(it Intake, list []Hint) Intake {
 	for _, h := range list {
 		j := h.Job
-		isThere := j.TransactionHash == (common.Hash{}) || j.TransactionHash == it.Job.TransactionHash
-		if isThere && h.Source.Trust > it.Source.Trust && AgentOf(j) == AgentOf(it.Job) {
+		if haveOneTransaction(j, it.Job) && h.Source.Trust > it.Source.Trust && AgentOf(j) == AgentOf(it.Job) {
 			it.Job.Action, it.Job.Meta, it.SealedHeaders, it.Source = j.Action, j.Meta, h.SealedHeaders, h.Source
 		}
 	}

@@ -168,8 +168,8 @@ func (s *Store) answerKnown(r *row, it ledger.Intake) ledger.Acceptance {
 	case !s.isVerified(r):
 		if field, differs := it.Job.Conflict(r.job); differs {
 			out.Verdict, out.Field, out.Stored = ledger.Conflict, field, r.job.ContentValue(field)
-		} else if ledger.HasOtherAction([]ledger.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust,
-			it.SameHeaders) {
+		} else if it.Job.ActionSum() != r.job.ActionSum() ||
+			!ledger.SameHeaders(it.SealedHeaders, r.sealed, it.SameHeaders) {
 			out.Verdict, out.Field = ledger.Conflict, "action"
 		}
 		return out
