@@ -73,6 +73,9 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 	for _, a := range r.Anchors {
 		read.Anchors = append(read.Anchors, cursor.Anchor(a))
 	}
+	if end := g.cursors[0].End; end != nil && r.To >= *end {
+		w.ending = true
+	}
 	// A signal ends the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

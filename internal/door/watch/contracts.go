@@ -38,7 +38,7 @@ var errRegroup = errors.New("the contracts of the chain are grouped again")
 func (w *Watcher) follow(ctx context.Context, led []cursor.Key) error {
 	w.told = ""
 	cursors, err := w.openCursors(ctx, led)
-	if err != nil {
+	if err != nil || len(cursors) == 0 {
 		return err
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
@@ -53,11 +53,14 @@ func (w *Watcher) follow(ctx context.Context, led []cursor.Key) error {
 
 // openCursors reads cursors, and creates those that do not exist. It asks a node for its head only for a cursor that
 // has read nothing: the head of a halted chain, or of a node that is behind, is old. If the node has no head to start
-// from, only the other cursors are returned.
+// from, only the other cursors are returned. None is returned if the last block of the backfill was committed.
 func (w *Watcher) openCursors(ctx context.Context, keys []cursor.Key) (all []*cursor.Cursor, err error) {
 	listed, err := w.Ledger.Cursors(ctx, w.Chain.ChainID())
 	if err != nil {
 		return nil, err
+	}
+	if w.ending && !slices.ContainsFunc(listed, func(c cursor.State) bool { return c.Key == w.first }) {
+		return nil, nil // only the answer to the commit was lost
 	}
 	isNew := func(key cursor.Key) bool {
 		return !slices.ContainsFunc(listed,

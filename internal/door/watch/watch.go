@@ -95,9 +95,10 @@ type Watcher struct {
 	// agent is noticed in time.
 	first cursor.Key
 
-	pace pace
-	told string // the last logged reason why nothing is read
-	log  *slog.Logger
+	pace   pace
+	ending bool   // the commit of a backfill's last block was begun; it deletes the cursor
+	told   string // the last logged reason why nothing is read
+	log    *slog.Logger
 
 	mu      sync.Mutex // groups commit at the same time
 	failure failure    // failures since the last commit

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"strings"
 	"sync"
@@ -188,6 +189,33 @@ func TestBackfillEnds(t *testing.T) {
 		heraldtest.Must(t, backfill.wait())
 		heraldtest.Equal(t, fmt.Sprint("accepted in round ", round), backfill.count(ledger.Accepted), want)
 	}
+}
+
+// unanswered is a store that once loses the answer to the commit of a backfill's last block.
+type unanswered struct {
+	*store.Store
+	lost bool
+}
+
+func (u *unanswered) AdvanceCursors(ctx context.Context, list []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
+	done, err := u.Store.AdvanceCursors(ctx, list, a)
+	if err == nil && a.To == *list[0].End && !u.lost {
+		u.lost = true
+		return store.Advanced{}, io.ErrUnexpectedEOF
+	}
+	return done, err
+}
+
+// TestLostEndOfBackfill: the commit of a backfill's last block loses its answer. The backfill ends, and reads nothing again.
+func TestLostEndOfBackfill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(3)
+	to := w.head()
+	backfill := w.watch(func(c *Config) { c.Ends, c.To, c.Ledger = true, &to, &unanswered{Store: w.store} })
+	heraldtest.Must(t, backfill.wait())
+	heraldtest.Equal(t, "events that were read twice", backfill.count(ledger.Known), 0)
+	heraldtest.Equal(t, "queued deliveries", w.rows()[outcome.Queued], 3)
 }
 
 // TestRefusedLog: a log that makes no valid job becomes one rejected row, and later logs are accepted.
