@@ -393,6 +393,37 @@ func TestRecordWhileEventIsRead(t *testing.T) {
 	<-done
 }
 
+// TestRecordAfterAMove: the chain follower gives a delivery to the agent of its event while a worker checks it. The worker
+// then records its result, under the lock of the agent that the job named. It must not wait for the row of the event's agent:
+// the transaction that has locked that row may wait for the delivery.
+func TestRecordAfterAMove(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	busy := ledger.Outcome{Status: outcome.Waiting, Reason: outcome.AgentBusy, Stage: "claim", Delay: time.Second, Task: true, Free: true}
+	failed := ledger.Outcome{Status: outcome.Waiting, Reason: outcome.InternalError, Stage: "check", Delay: time.Second, Task: true}
+	for name, o := range map[string]ledger.Outcome{"not confirmed": pending, "not found": refuted, "no slot": busy, "failed": failed} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			event, sent := misplaced(job.KindNewFeedback, 0)
+			sent.TransactionHash = common.Hash{1}
+			c := claim(t, s, acceptOne(t, s, sent))
+			newChainReader(t, s).read(100, 900, true, event)
+			tx := beginWith(t, s, `SET LOCAL deadlock_timeout = '10s'`) // Record would notice a deadlock first
+			heraldtest.Must(t, s.LockAgents(t.Context(), tx, []erc8004.Agent{ledger.AgentOf(event)}))
+			recorded := make(chan error, 1)
+			go func() {
+				_, err := s.Record(t.Context(), c, o)
+				recorded <- err
+			}()
+			heraldtest.Await(t, "the record waits or ends", func() bool { return len(recorded) > 0 || countLockWaits(t, s) > 0 })
+			_, err := tx.Exec(t.Context(), `SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, c.ID)
+			heraldtest.Must(t, err)
+			heraldtest.Must(t, tx.Commit(t.Context()))
+			heraldtest.Must(t, <-recorded)
+		})
+	}
+}
+
 // TestBindWhileEventIsRead: the chain follower has read a delivery whose job names another identity registry, when a
 // worker binds the delivery and so gives it to the agent of its event. The two transactions lock different agents. The
 // follower must read the delivery again: with the old job, it would give the delivery back to the wrong agent.

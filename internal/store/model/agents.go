@@ -37,11 +37,12 @@ func (s *Store) ensureAgent(a erc8004.Agent) *agent {
 	return g
 }
 
-// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If the agent's
-// endpoint may have moved (Outcome.Moved), it raises the epoch. After a failed call has raised the epoch, another
-// failed call does not raise it again before a success.
+// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint, or a wait began
+// before the agent was resolved. If the agent's endpoint may have moved (Outcome.Moved), it raises the epoch. After a
+// failed call has raised the epoch, another failed call does not raise it again before a success.
 func (s *Store) observeOutcome(a erc8004.Agent, c *ledger.Claim, o ledger.Outcome) {
-	if o.EndpointOfJob {
+	isUnresolved := o.Status == outcome.Waiting && !o.Called && o.AgentError == "" && isEarlyStage(o.Stage)
+	if o.EndpointOfJob || isUnresolved {
 		return
 	}
 	g, now := s.ensureAgent(a), s.now()

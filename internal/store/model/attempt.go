@@ -208,7 +208,9 @@ func (s *Store) applyOutcome(r *row, c *ledger.Claim, o ledger.Outcome, number i
 	}
 	rechecked = valid && s.recheckRow(r, c, o)
 	s.releaseNext(now, r)
-	s.observeOutcome(r.agent, c, o)
+	if !rechecked {
+		s.observeOutcome(r.agent, c, o)
+	}
 	return rechecked
 }
 

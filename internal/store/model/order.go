@@ -93,10 +93,13 @@ func (r *row) endDelay(o ledger.Outcome, started time.Time) {
 	case r.DelaysUntil.IsZero():
 	case o.Reason == outcome.NotConfirmed && r.isUnchecked():
 		r.DelaysUntil = r.AcceptedAt.Add(pendingDelay)
-	case r.DelaysUntil.Equal(Forever) && (o.Called || !o.Free || o.Stage != "claim" && o.Stage != "check"):
+	case r.DelaysUntil.Equal(Forever) && (o.Called || !o.Free || !isEarlyStage(o.Stage)):
 		r.DelaysUntil = started.Add(confirmedDelay)
 	}
 }
+
+// isEarlyStage reports whether an attempt that ends in the stage has not resolved the agent yet.
+func isEarlyStage(stage string) bool { return stage == "claim" || stage == "check" }
 
 // findOpenFeedback returns the feedback of r if r is a revocation or a response and the feedback has not ended, else
 // nil. It also returns nil if the feedback was replayed and the agent was called with the feedback.

@@ -58,6 +58,10 @@
 -- The agent's epoch is raised once for @moved. It is not raised again before a success, or before another cause has
 -- raised it.
 --
+-- A wait that began before the agent was resolved shows nothing about the agent, so it does not change the agent's row,
+-- nor does a delivery that is queued again at once. The chain follower may have given such a delivery to another agent,
+-- whose row the transaction has not locked.
+--
 -- Plan: every row is found by its key in a LATERAL subquery that Postgres cannot pull up (FOR NO KEY UPDATE, OFFSET 0),
 -- and is updated by its ctid, which allows only a direct read of that row. With joins, Postgres could read whole tables
 -- while the statistics are old.
@@ -202,7 +206,10 @@ WITH locked AS MATERIALIZED (
                          count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
                          count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
                    date_trunc('hour', now(), 'UTC') AS this_hour
-              FROM recorded WHERE NOT (@endpoints_of_jobs::boolean[])[nr] GROUP BY 1, 2, 3) r
+              FROM recorded
+             WHERE NOT (@endpoints_of_jobs::boolean[])[nr] AND NOT again
+               AND (status <> 'waiting' OR called OR agent_error IS NOT NULL OR (@stages::text[])[nr] NOT IN ('claim', 'check'))
+             GROUP BY 1, 2, 3) r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
                           WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
                             AND agent_id = r.agent_id OFFSET 0) o
