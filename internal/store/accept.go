@@ -42,7 +42,7 @@ func (s *Store) Accept(ctx context.Context,
 	if err != nil {
 		return nil, nil, err
 	}
-	err = s.retryAccept(ctx, func() error {
+	err = s.retryTransaction(ctx, func() error {
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) (err error) {
 			if err := s.LockAgents(ctx, tx, arrivalAgents(rows)); err != nil {
 				return err
@@ -60,10 +60,10 @@ func (s *Store) Accept(ctx context.Context,
 // undecided is the verdict of an Intake that has no answer yet.
 const undecided ledger.Verdict = ""
 
-// retryAccept calls transact, which must run one whole transaction, until it succeeds or ctx has ended. If shouldRetry
-// is true for the error, it repeats the call without limit. If missedConflict is true, it repeats the call at most
-// maxMissed times. It returns any other error.
-func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
+// retryTransaction calls transact, which must run one whole transaction, until it succeeds or ctx has ended. If
+// shouldRetry is true for the error, it repeats the call without limit. If missedConflict is true, it repeats the call
+// at most maxMissed times. It returns any other error.
+func (s *Store) retryTransaction(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
 		err := transact()
 		switch {
@@ -79,7 +79,7 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 }
 
 // errConcurrentUpdate is returned if a concurrent transaction has changed a delivery. The transaction that gets it is
-// rolled back and retried (retryAccept).
+// rolled back and retried (retryTransaction).
 var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
 // shouldRetry reports whether err is errConcurrentUpdate or a deadlock that Postgres detected. Each transaction first
@@ -92,8 +92,8 @@ func shouldRetry(err error) bool {
 	return errors.Is(err, errConcurrentUpdate) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
-// maxMissed is how often retryAccept tries again after an error that missedConflict recognizes. An error that persists
-// has another cause.
+// maxMissed is how often retryTransaction tries again after an error that missedConflict recognizes. An error that
+// persists has another cause.
 const maxMissed = 5
 
 // missedConflict reports whether err is a unique violation in herald.history or herald.hints. In history, ON CONFLICT

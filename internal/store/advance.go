@@ -55,7 +55,7 @@ func (s *Store) AdvanceCursors(ctx context.Context, list []*cursor.Cursor, a Adv
 		rows[i].followed, rows[i].read = true, true
 	}
 	rewinds := a.From < g.next
-	err = s.retryAccept(ctx, func() error {
+	err = s.retryTransaction(ctx, func() error {
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			var moved int
 			var orphans bool

@@ -106,24 +106,26 @@ func (s *Store) Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) (er
 	}
 	a := ledger.AgentOf(b.Job)
 	locked := c.Agent()
-	batch := &pgx.Batch{}
-	if a != locked {
-		// First, because a transaction that accepts the agent's first job inserts its row before it locks other agents.
-		batch.Queue(statements.Text("make_agents"), []int64{int64(a.ChainID)}, []string{a.Registry}, []string{a.ID})
-	}
-	batch.Queue(statements.Text("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
 	contract, block := emitterOf(b.Job), b.Job.BlockNumber
 	if b.Job.IsRetraction() { // a reorg removed the block that a retraction names, so bind.sql must not remember it
 		contract, block = "", 0
 	}
 	var mayCall bool
-	queueNamed(batch, statements.Named("bind"), pgx.NamedArgs{"delivery_id": c.ID,
-		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
-		"trust": int(b.Source.Trust), "corrected": storable.Names(b.Corrected), "chain_id": int64(a.ChainID),
-		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
-		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)}).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
-	err = s.Conns.SendBatch(ctx, batch).Close()
+	err = s.retryTransaction(ctx, func() error {
+		batch := &pgx.Batch{}
+		if a != locked {
+			// First, because a transaction that accepts the agent's first job inserts its row before it locks others.
+			batch.Queue(statements.Text("make_agents"), []int64{int64(a.ChainID)}, []string{a.Registry}, []string{a.ID})
+		}
+		batch.Queue(statements.Text("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
+		queueNamed(batch, statements.Named("bind"), pgx.NamedArgs{"delivery_id": c.ID,
+			"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
+			"trust": int(b.Source.Trust), "corrected": storable.Names(b.Corrected), "chain_id": int64(a.ChainID),
+			"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
+			"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)}).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
+		return s.Conns.SendBatch(ctx, batch).Close()
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		now := c.Agent()
 		err = s.Conns.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work

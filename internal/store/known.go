@@ -247,7 +247,7 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	args := a.eventArgs(h.id)
 	args["key"], args["read"] = a.key, a.read
 	err := tx.QueryRow(ctx, statements.Text("reopen"), statements.Named("reopen").Args(args)...).Scan(&out.ID)
-	if err != nil { // no row: another transaction changed h, so retryAccept must retry
+	if err != nil { // no row: another transaction changed h, so retryTransaction must retry
 		return out, fmt.Errorf("queue %s anew: %w", a.key, postgres.NoRows(err, errConcurrentUpdate))
 	}
 	if _, err := tx.Exec(ctx, statements.Text("revive_revocations"), []uuid.UUID{h.id}); err != nil {

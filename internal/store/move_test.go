@@ -336,6 +336,28 @@ func TestBindToANewAgent(t *testing.T) {
 	heraldtest.Equal(t, "agent", c.Agent(), ledger.AgentOf(event))
 }
 
+// TestBindInADeadlock: Bind and a transaction that has locked another agent lock the two rows of a delivery in different
+// orders. Postgres ends Bind's transaction, and Bind tries again.
+func TestBindInADeadlock(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	c := claim(t, s, acceptOne(t, s, sent))
+	tx := beginWith(t, s, `SET LOCAL deadlock_timeout = '10s'`) // Bind notices the deadlock first
+	lock := func(table string) {
+		_, err := tx.Exec(t.Context(), `SELECT FROM herald.`+table+` WHERE id = $1 FOR UPDATE`, c.ID)
+		heraldtest.Must(t, err)
+	}
+	lock("work")
+	bound := make(chan error, 1)
+	go func() { bound <- s.Bind(t.Context(), c, ledger.Binding{Job: event, Source: c.Source}) }()
+	awaitLockWaits(t, s, 1)
+	lock("history")
+	heraldtest.Must(t, tx.Rollback(t.Context()))
+	heraldtest.Must(t, <-bound)
+	heraldtest.Equal(t, "agent", c.Agent(), ledger.AgentOf(event))
+}
+
 // TestClaimWhileAHintArrives: while a job that names another identity registry becomes a hint of a waiting delivery, a
 // worker claims the delivery, because its wait has ended. The two transactions lock different agents. The claim does not
 // wait for the other one, which may wait for it.

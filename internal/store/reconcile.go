@@ -145,14 +145,14 @@ func (f *foundRows) lockRows(ctx context.Context, tx pgx.Tx) error {
 }
 
 // changeAgents locks the agents and the rows of f and calls change, in one transaction. If dispatch is true, the
-// transaction also dispatches from the agents' backlogs, and changeAgents returns the tasks. If shouldRetry is true for
-// the error, it tries again, so change may be called several times. After an error, nothing was committed.
+// transaction also dispatches from the agents' backlogs, and changeAgents returns the tasks. It may call change several
+// times (retryTransaction). After an error, nothing was committed.
 func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []ledger.Task, err error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	for again := true; again; again = shouldRetry(err) {
-		err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+	err = s.retryTransaction(ctx, func() error {
+		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			if err := s.LockAgents(ctx, tx, f.agents); err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 			tasks, err = s.dispatchAgents(ctx, tx, f.agents)
 			return err
 		})
-	}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func (s *Store) EndReview(ctx context.Context, l ledger.Review, next *job.Job) (
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
 	byAgent := make(tasksByAgent)
-	err = s.retryAccept(ctx, func() error {
+	err = s.retryTransaction(ctx, func() error {
 		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			if next != nil {
