@@ -209,6 +209,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if head == nil {
 		return Standing{}, c.NewUnavailable("reading the head", node.ErrNoBlock)
 	}
+	c.CompareHeads(ctx, *head)
 	if r == nil { // otherwise the receipt decides
 		if s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head); ahead {
 			return s, err

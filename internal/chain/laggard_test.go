@@ -7,9 +7,11 @@ import (
 	"net/url"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -58,5 +60,27 @@ func TestAgentIsReadAfterItsEvent(t *testing.T) {
 		if _, err := c.TokenURI(w.Ctx, j.IdentityRegistry, big.NewInt(99)); !as[*NoSuchAgentError](err) {
 			t.Errorf("%s, an agent that does not exist: %v", nodes, err)
 		}
+	}
+}
+
+// TestCheckLeavesStuckNode: the first node answers, but its newest block is ten minutes old. A worker that follows no
+// chain checks events with the second node soon.
+func TestCheckLeavesStuckNode(t *testing.T) {
+	t.Parallel()
+	const pace = 200 * time.Millisecond
+	var urls []secret.Secret
+	_, j := pacedLog(t, 8453, pace, 20*time.Second)
+	j.BlockNumber = pacedHead - 100
+	for _, late := range []time.Duration{10 * time.Minute, 0} {
+		server, _ := pacedLog(t, 8453, pace, 20*time.Second)
+		server.Head, server.HeadAt = pacedHead-uint64(late/pace), server.HeadAt.Add(-late)
+		urls = append(urls, secret.New(server.Serve(t)))
+	}
+	c := newClient(t, node.Config{ChainID: 8453, URLs: urls}, Config{Registries: chaintest.ScriptedRegistries().Registries()})
+	if s, err := c.Check(t.Context(), j, VerifyReceipt); err != nil || !s.Pending {
+		t.Errorf("the first check: %+v, %v", s, err)
+	}
+	if s, err := c.Check(t.Context(), j, VerifyReceipt); !isFound(s, err) {
+		t.Errorf("the second check: %+v, %v", s, err)
 	}
 }

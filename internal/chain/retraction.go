@@ -54,6 +54,7 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	case named != nil && at != uint64(named.Number):
 		return newContradiction("blockNumber"), nil
 	}
+	c.CompareHeads(ctx, *head)
 	if s, ahead, err := c.checkAhead(ctx, at, *head); ahead || err != nil {
 		return s, err
 	}

@@ -29,6 +29,9 @@ type taggedAnswer struct {
 // behind may be true, but it does not show new events. So it is asked after the others until its head is newer.
 const maxHeadAge = time.Minute
 
+// compareHeadsPause is the minimum time between two comparisons by CompareHeads.
+const compareHeadsPause = time.Minute
+
 // ReadTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
 // that it asks first answers, it asks the others. It also compares the nodes' heads (demoteLaggards).
 func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
@@ -44,12 +47,7 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 			first = append(first, n) // no witness, but its head may be new again
 		}
 	}
-	answers := make([]taggedAnswer, len(first))
-	var asked sync.WaitGroup
-	for i, n := range first {
-		asked.Go(func() { answers[i] = p.askTagged(ctx, n, tag, op) })
-	}
-	asked.Wait()
+	answers := p.askAllTagged(ctx, first, tag, op)
 	p.demoteLaggards(first, answers)
 	answers = answers[:witnesses]
 
@@ -72,6 +70,40 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 		failures = append(failures, nodeFailure{nodes[i].number, p.maskFailure(s.err)})
 	}
 	return nil, p.combineFailures(op, failures)
+}
+
+// CompareHeads compares the heads of all nodes (demoteLaggards), at most once per compareHeadsPause. It does so if
+// head, which a node has just returned, is old, or if a node was behind before. A process that follows no chain and
+// reads no tagged block notices only here that a node is behind.
+func (p *Pool) CompareHeads(ctx context.Context, head Block) {
+	isBehind := func(n *node) bool { return n.health.isBehind() }
+	if len(p.nodes) == 1 || head.Age() <= maxHeadAge && !slices.ContainsFunc(p.nodes, isBehind) {
+		return
+	}
+	p.mu.Lock()
+	isDue := time.Since(p.compared) >= compareHeadsPause
+	if isDue {
+		p.compared = time.Now()
+	}
+	p.mu.Unlock()
+	if !isDue {
+		return
+	}
+	const op = "comparing the newest blocks of the nodes"
+	if nodes, err := p.awaitNodes(ctx, op); err == nil {
+		p.demoteLaggards(nodes, p.askAllTagged(ctx, nodes, Latest, op))
+	}
+}
+
+// askAllTagged asks several nodes at the same time (askTagged).
+func (p *Pool) askAllTagged(ctx context.Context, nodes []*node, tag, op string) []taggedAnswer {
+	answers := make([]taggedAnswer, len(nodes))
+	var asked sync.WaitGroup
+	for i, n := range nodes {
+		asked.Go(func() { answers[i] = p.askTagged(ctx, n, tag, op) })
+	}
+	asked.Wait()
+	return answers
 }
 
 // demoteLaggards demotes nodes whose head is too old, or that return no head although another node does. They are asked

@@ -147,6 +147,38 @@ func TestLaggardIsDemoted(t *testing.T) {
 	}
 }
 
+// TestCompareHeads: a process that reads no tagged block compares the heads of all nodes once a minute while the head
+// that it reads is old, and while a node counts as behind.
+func TestCompareHeads(t *testing.T) {
+	t.Parallel()
+	now := uint64(time.Now().Unix())
+	stuck, also, fresh := newLaggingNode(t, 1, 9, now-600), newLaggingNode(t, 2, 9, now-600), newLaggingNode(t, 3, 99, now)
+	c := newStubPool(t, stuck.Node, also.Node, fresh.Node)
+	for _, step := range []struct {
+		when  string
+		due   bool
+		first int // the node that is asked first afterwards
+		asked int // requests to the first node, with that for its head
+	}{
+		{"the head is old", true, 3, 2}, {"within the same minute", false, 3, 0}, {"it is still stuck", true, 3, 1},
+		{"it is fresh again", true, 1, 1}, {"no node is behind", true, 1, 1},
+	} {
+		if step.when == "it is fresh again" {
+			stuck.setHead(100, now)
+			also.setHead(100, now)
+		}
+		if step.due {
+			c.compared = time.Time{}
+		}
+		stuck.Set(nil, stuck.answerCall)
+		head, err := c.ReadHead(t.Context())
+		heraldtest.Must(t, err)
+		c.CompareHeads(t.Context(), head)
+		heraldtest.Equal(t, step.when+": the node that is asked first", c.orderNodes(time.Now())[0].number, step.first)
+		heraldtest.Equal(t, step.when+": requests to the first node", len(stuck.Requests()), step.asked)
+	}
+}
+
 // TestHeadlessIsDemoted: a node that answers, but returns no newest block, is asked after another one that returns one,
 // until it returns one too.
 func TestHeadlessIsDemoted(t *testing.T) {

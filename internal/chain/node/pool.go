@@ -45,6 +45,9 @@ type Pool struct {
 	log        *slog.Logger
 	known      erc8004.Chain // what this program knows about the chain without asking a node
 	blockTimes *blockTimer
+
+	mu       sync.Mutex
+	compared time.Time // when CompareHeads last compared the nodes' heads
 }
 
 // New creates a pool. It makes no request: the nodes may be unreachable at first and answer later.
