@@ -222,6 +222,11 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		}
 	}
 
+	if j.TransactionHash != (common.Hash{}) && r == nil {
+		if r, err = c.findReceipt(ctx, op, j.TransactionHash); err != nil {
+			return Standing{}, err
+		}
+	}
 	var e erc8004.Event
 	var s Standing
 	switch {
@@ -296,26 +301,6 @@ func (c *Client) readStored(answer []byte, failure error) (*erc8004.StoredFeedba
 		return nil, nil
 	}
 	return &f, nil
-}
-
-// checkUnmined distinguishes a transaction that may still be mined from one that does not exist. Until the job's
-// block is deep enough, this node may be on the losing side of a reorg and the node of the job's sender on the other.
-func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
-	needed := c.countConfirmations(ctx)
-	if deep := addSaturated(j.BlockNumber, needed); j.BlockNumber > 0 && deep > head {
-		return Standing{Found: true, Pending: true, ConfirmedIn: deep - head}, nil
-	}
-	var tx *struct {
-		Hash common.Hash `json:"hash"`
-	}
-	if err := c.SendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash",
-		j.TransactionHash); err != nil {
-		return Standing{}, err
-	}
-	if tx == nil {
-		return Standing{Disagrees: "transactionHash", Unseen: j.BlockNumber == 0}, nil
-	}
-	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(needed, 1)}, nil
 }
 
 // findInReceipt finds the event of the job's key among the logs of a receipt.
@@ -438,36 +423,6 @@ func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64
 func (c *Client) hasAged(v Verify, b node.Block) bool {
 	depth := c.confirmations.Time
 	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && b.Age() >= depth
-}
-
-const (
-	// maxAhead bounds how far above a fresh head a job's block may be. A job whose block the chain does not reach
-	// within maxAhead is refuted (docs/design/chain.md).
-	maxAhead = time.Hour
-	// maxFreshAge is the maximum age of a fresh head, which shows how far the chain has grown.
-	maxFreshAge = 2 * time.Minute
-)
-
-// checkAhead decides about a job whose block is above the node's head: either the node is behind the indexer's node,
-// or there is no such block. A fresh head refutes a height that the chain does not reach within maxAhead. An old head
-// refutes nothing. ahead is false if the block is not above the head.
-func (c *Client) checkAhead(ctx context.Context, height uint64, head node.Block) (s Standing, ahead bool, _ error) {
-	number := uint64(head.Number)
-	if height <= number {
-		return s, false, nil
-	}
-	far := height-number > c.countBlocks(ctx, maxAhead)
-	age, regular := head.Age(), erc8004.MakesRegularBlocks(c.ChainID())
-	switch {
-	case far && age <= maxFreshAge:
-		return newContradiction("blockNumber"), true, nil
-	case far && regular:
-		return s, true, c.NewUnavailable("looking for the event's block", fmt.Errorf(
-			"the node's newest block %d is %s old, and the job's block %d is more than %s above it", number,
-			age.Round(time.Second), height, maxAhead))
-	}
-	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(height-number, c.countConfirmations(ctx)),
-		Undated: age > maxFreshAge && (c.known.Quiet || far)}, true, nil
 }
 
 // addSaturated returns a+b, or the maximum if the sum overflows. A height that a job or a node names must not wrap

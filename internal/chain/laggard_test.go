@@ -1,10 +1,12 @@
 package chain
 
 import (
+	"encoding/json"
 	"math/big"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,5 +84,33 @@ func TestCheckLeavesStuckNode(t *testing.T) {
 	}
 	if s, err := c.Check(t.Context(), j, VerifyReceipt); !isFound(s, err) {
 		t.Errorf("the second check: %+v, %v", s, err)
+	}
+}
+
+// TestCheckAsksAllNodesForReceipt: the first node has dropped the receipt of an old transaction. The second node still
+// has it, or cannot be asked. Only the answers of all nodes show that there is none.
+func TestCheckAsksAllNodesForReceipt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	j := w.Feedback()
+	pruned := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		if strings.HasPrefix(q.Method, "eth_getTransaction") {
+			return json.RawMessage("null")
+		}
+		return result
+	})
+	for name, c := range map[string]struct {
+		second string
+		want   func(Standing, error) bool
+	}{
+		"the second has it":    {w.Net.URL(), isFound},
+		"the second lacks it":  {pruned, isRefused("transactionHash")},
+		"the second is silent": {"http://127.0.0.1:1", func(_ Standing, err error) bool { return as[*node.UnavailableError](err) }},
+	} {
+		client := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(pruned), secret.New(c.second)}},
+			Config{Registries: w.Net.Deployment().Registries()})
+		if s, err := client.Check(w.Ctx, j, VerifyReceipt); !c.want(s, err) {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
 	}
 }

@@ -195,7 +195,12 @@ func (p *Pool) isFault(err error) bool {
 	}
 	var answered *rpcError
 	shown := p.maskFailure(err)
-	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown) && !errors.Is(err, ErrOutdated)
+	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown) && !isLack(err)
+}
+
+// isLack reports whether a node does not have data, because it lags or has dropped them.
+func isLack(err error) bool {
+	return errors.Is(err, ErrOutdated) || errors.Is(err, ErrNoBlock) || errors.Is(err, ErrNoReceipt)
 }
 
 // mayOtherAnswer reports whether another node should be asked. It returns false if this node returned the chain's own

@@ -115,7 +115,11 @@ type Receipt struct {
 
 func (r *Receipt) IsFailed() bool { return r.Status != nil && *r.Status == 0 }
 
-var ErrNoBlock = errors.New("the node does not have the block")
+// Errors for data that a node does not have. They are no faults of the node.
+var (
+	ErrNoBlock   = errors.New("the node does not have the block")
+	ErrNoReceipt = errors.New("the node does not have the receipt")
+)
 
 // TaggedCall returns the call that reads the block of a tag into result.
 func TaggedCall(tag string, result any) rpc.BatchElem {
