@@ -7,8 +7,10 @@ import (
 	"math"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain/node"
@@ -46,6 +48,48 @@ func TestCheckFarAhead(t *testing.T) {
 	near := with(unmined, func(j *job.Job) { j.BlockNumber = uint64(head.Number) + hour })
 	if got := w.check(near, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != hour+2 {
 		t.Errorf("%d above the head: %+v", hour, got)
+	}
+}
+
+// TestCheckBehindOldHead: a job names no block, and the node's newest block is old. The event may be in a newer block, so
+// Check does not refute it. A job that names a block below the head is refuted.
+func TestCheckBehindOldHead(t *testing.T) {
+	t.Parallel()
+	const ethereum, unknown = 1, 31337
+	waits := func(_ Standing, err error) bool { return as[*node.UnavailableError](err) }
+	for name, c := range map[string]struct {
+		chain uint64
+		age   time.Duration
+		block uint64
+		want  func(Standing, error) bool
+	}{
+		"an old head":                     {ethereum, 10 * time.Minute, 0, waits},
+		"a fresh head":                    {ethereum, time.Minute, 0, isRefused("transactionHash")},
+		"an old head, and a block below":  {ethereum, 10 * time.Minute, 3, isRefused("transactionHash")},
+		"an old head of an unknown chain": {unknown, 10 * time.Minute, 0, isRefused("transactionHash")},
+	} {
+		_, j := chaintest.ScriptedLog(t, 3)
+		j.ChainID, j.BlockNumber = c.chain, c.block
+		stub := chaintest.NewNode(t, 1)
+		stub.Set(nil, func(method string, _ []json.RawMessage) (any, any) {
+			switch method {
+			case "eth_chainId":
+				return hexutil.Uint64(c.chain), nil
+			case "eth_call":
+				return nil, chaintest.Error{Code: 3, Message: "execution reverted"}
+			case "eth_getBlockByNumber":
+				return map[string]any{"number": "0x9", "hash": stub.Hash(9), "timestamp": hexutil.Uint64(time.Now().Add(-c.age).Unix())}, nil
+			}
+			return nil, nil
+		})
+		client := newClient(t, node.Config{ChainID: c.chain, URLs: []secret.Secret{secret.New(stub.URL)}},
+			Config{Registries: chaintest.ScriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: 5}})
+		for _, hash := range []common.Hash{{}, {9}} {
+			j.TransactionHash = hash
+			if s, err := client.Check(t.Context(), j, VerifyReceipt); !c.want(s, err) {
+				t.Errorf("%s, transaction %s: %+v, %v", name, hash, s, err)
+			}
+		}
 	}
 }
 

@@ -233,12 +233,15 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	case j.TransactionHash == (common.Hash{}):
 		e, s, err = c.searchEvent(ctx, j, stored, uint64(head.Number))
 	case r == nil:
-		return c.checkUnmined(ctx, j, uint64(head.Number))
+		s, err = c.checkUnmined(ctx, j, uint64(head.Number))
 	default:
 		e, s, err = c.findInReceipt(ctx, j, stored, r)
 	}
-	if err != nil || !s.Found {
+	switch {
+	case err != nil || s.Pending:
 		return s, err
+	case !s.Found:
+		return s, c.checkStale(j, s, *head)
 	}
 	event, err := eventlog.Job(e, c.ChainID(), erc8004.Deployment{Identity: j.IdentityRegistry}, 0,
 		job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }})

@@ -29,10 +29,10 @@ import (
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	const head = 1_000_000
-	mined := uint64(head - 9_000)
+	mined, now := uint64(head-9_000), time.Now()
 	l, j := chaintest.ScriptedLog(t, mined)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved the event
-	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: chaintest.BlockHash(mined), Timestamp: 1}
+	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: chaintest.BlockHash(mined), Timestamp: now.Unix()}
 	missing := func(from, to uint64) Standing {
 		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
 	}
@@ -66,7 +66,7 @@ func TestSearch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.Head = head
+			c.node.Head, c.node.HeadAt = head, now
 			client := newScripted(t, c.node, c.logRange)
 			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
 			if got.Found && got.Event.FeedbackURI != "ipfs://x" {

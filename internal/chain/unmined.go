@@ -43,6 +43,19 @@ func (c *Client) checkAhead(ctx context.Context, height uint64, head node.Block)
 		Undated: age > maxFreshAge && (c.known.Quiet || far)}, true, nil
 }
 
+// checkStale returns an error if s, the result of looking for the event of a job that names no block, shows only that
+// the event is in no block up to an old head. The event may be in a newer block, which the node does not have yet.
+func (c *Client) checkStale(j job.Job, s Standing, head node.Block) error {
+	age := head.Age()
+	if j.BlockNumber > 0 || !s.Unseen && s.SearchedTo == 0 || age <= maxFreshAge ||
+		!erc8004.MakesRegularBlocks(c.ChainID()) {
+		return nil
+	}
+	return c.NewUnavailable("looking for the event", fmt.Errorf(
+		"the node's newest block %d is %s old, and a newer one may have the event", uint64(head.Number),
+		age.Round(time.Second)))
+}
+
 // findReceipt asks the nodes for a receipt that one of several nodes did not return, until one returns it. A node that
 // drops old receipts, or that lags, returns none. So r is nil only if all nodes answered.
 func (c *Client) findReceipt(ctx context.Context, op string, hash common.Hash) (r *node.Receipt, _ error) {

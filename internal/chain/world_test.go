@@ -37,6 +37,9 @@ func newClient(t *testing.T, nodes node.Config, cfg Config) *Client {
 // newScripted returns a client of the node that searches logRange blocks.
 func newScripted(t *testing.T, s *chaintest.Script, logRange uint64) *Client {
 	t.Helper()
+	if s.HeadAt.IsZero() {
+		s.HeadAt = time.Now()
+	}
 	return newClient(t, node.Config{ChainID: max(s.Chain, 1), URLs: []secret.Secret{secret.New(s.Serve(t))},
 		Timeout: 20 * time.Second}, Config{Registries: chaintest.ScriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
 }

@@ -15,12 +15,13 @@ import (
 func TestBlockTime(t *testing.T) {
 	t.Parallel()
 	const unknown = 424242
+	now := time.Now()
 	dropped := func(from uint64) func(uint64) (any, *chaintest.Error) {
 		return func(n uint64) (any, *chaintest.Error) {
 			if n < from {
 				return nil, &chaintest.Error{Code: 4444, Message: "pruned history unavailable"}
 			}
-			seconds := 1_700_000_000 + n*2
+			seconds := uint64(now.Unix()) - (1_000_000-n)*2
 			return map[string]any{"number": hexutil.EncodeUint64(n), "hash": chaintest.BlockHash(n), "timestamp": hexutil.EncodeUint64(seconds)}, nil
 		}
 	}
@@ -46,7 +47,7 @@ func TestBlockTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.HeadAt = time.Now()
+			c.node.HeadAt = now
 			got := newScriptedPool(t, c.node).BlockTime(t.Context())
 			if difference := (got - c.want).Abs(); difference > c.want/100 {
 				t.Errorf("measured %s, want %s", got, c.want)

@@ -27,8 +27,8 @@ import (
 type Script struct {
 	Head   uint64
 	Chain  uint64                              // default 1
-	Pace   time.Duration                       // between its blocks; 0: all blocks have the timestamp 1
-	HeadAt time.Time                           // the time of its head
+	Pace   time.Duration                       // between its blocks; 0: all blocks have the time of the head
+	HeadAt time.Time                           // the time of its head; zero: its timestamp is 1
 	Tags   map[string]uint64                   // the blocks of tags other than latest; nil: all tags name the head
 	Logs   func(from, to uint64) (any, *Error) // the answer to eth_getLogs
 	Stored []byte                              // result of readFeedback; nil: the call reverts
@@ -96,7 +96,7 @@ func (s *Script) answer(q Request) (result any, failure *Error, status int) {
 			return result, failure, 0
 		}
 		at := uint64(1)
-		if s.Pace > 0 {
+		if !s.HeadAt.IsZero() {
 			at = uint64(s.HeadAt.Add(-time.Duration(s.Head-n) * s.Pace).Unix())
 		}
 		return map[string]any{"number": hexutil.Uint64(n), "hash": BlockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
