@@ -115,6 +115,7 @@ type Follower struct {
 
 	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Pool.WatchHeads; tests replace it
 
+	headNode       int           // the node that named the last head
 	lowSince       time.Time     // since when the head is below the blocks that were handed over; zero if it is not
 	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
 }
@@ -134,6 +135,10 @@ const finalizedPause = time.Minute
 // to which a head is new. Usually the node lags. But the head stays low if a node named a head that never existed, or
 // if the chain was rolled back. A head that lags less passes the handed-over blocks within lowHeadTimeout.
 const lowHeadTimeout = 30 * time.Second
+
+// falseHeadTimeout is how long the follower waits for the blocks up to a node's head before it asks the other nodes for
+// their heads first. Several nodes may answer at one address, and some of them lag for seconds.
+const falseHeadTimeout = 30 * time.Second
 
 // nearHead is the distance from the head at which a wide range ends, so that there is an anchor.
 const nearHead = 50
@@ -328,6 +333,9 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		f.strict.noteRange(err, to-f.next+1)
 	}
 	if err != nil {
+		if errors.Is(err, node.ErrNoBlock) && time.Since(f.readAt) >= falseHeadTimeout {
+			f.reader.NoteFalseHead(f.headNode)
+		}
 		return f.narrowRange(err, to-f.next+1)
 	}
 	if len(logs) > maxRangeEvents && to > f.next {
@@ -367,7 +375,8 @@ func (f *Follower) readHead(ctx context.Context) (head node.Block, last *node.Bl
 	if n := len(f.done); n > 0 {
 		elems = append(elems, node.BlockCall(f.done[n-1].Number, &last))
 	}
-	if _, err := f.reader.SendAll(ctx, op, elems...); err != nil {
+	var err error
+	if f.headNode, err = f.reader.SendAll(ctx, op, elems...); err != nil {
 		return node.Block{}, nil, err
 	}
 	if newest == nil {

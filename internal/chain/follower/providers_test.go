@@ -187,3 +187,59 @@ func TestSecondNodeReadsRefusedBlocks(t *testing.T) {
 		})
 	}
 }
+
+// TestSecondNodeHasMissingBlocks: the first node answers, but does not return blocks of the range that a follower reads.
+// The follower reads them from the second node, and stays near the head.
+func TestSecondNodeHasMissingBlocks(t *testing.T) {
+	t.Parallel()
+	null := json.RawMessage("null")
+	for name, lacks := range map[string]func(s *chainStub, tag string) any{
+		"it has dropped old blocks": func(s *chainStub, tag string) any {
+			if n, err := hexutil.DecodeUint64(tag); err == nil && n < s.head()-400 {
+				return null
+			}
+			return nil
+		},
+		"it lacks its newest blocks": func(s *chainStub, tag string) any {
+			if n, err := hexutil.DecodeUint64(tag); err == nil && n+20 > s.head() {
+				return null
+			}
+			return nil
+		},
+		"it invents its head": func(s *chainStub, tag string) any {
+			if tag != node.Latest {
+				return nil
+			}
+			n := s.head() + 1_000_000
+			return map[string]any{"number": hexutil.Uint64(n), "hash": s.hashOf(n), "parentHash": s.hashOf(n - 1), "timestamp": hexutil.Uint64(s.seconds(n - 1_000_000))}
+		},
+	} {
+		for _, trusted := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%t", name, trusted), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+					first.every, second.every = 5, 5
+					first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+						if method == "eth_getBlockByNumber" {
+							if answer := lacks(first, strings.Trim(string(params[0]), `"`)); answer != nil {
+								return answer, nil
+							}
+						}
+						return first.answerCall(method, params)
+					})
+					from := first.head() - 1000
+					f, got := newStubFollower(t, newStubReader(t, trusted, first, second), Config{From: from,
+						Stalled: func(_ context.Context, why error, _ time.Time) {
+							if why != nil {
+								t.Error(why)
+							}
+						}})
+					followFor(t, f, 10*time.Minute)
+					if behind := second.head() - (f.next - 1); behind > 30 || uint64(len(got.events)) < (f.next-from)/5 || got.rewinds > 0 {
+						t.Errorf("%d blocks behind, %d events in blocks %d to %d, %d rewinds", behind, len(got.events), from, f.next-1, got.rewinds)
+					}
+				})
+			})
+		}
+	}
+}

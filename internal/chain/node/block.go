@@ -93,6 +93,16 @@ func checkBlock(e rpc.BatchElem) error {
 	return nil
 }
 
+// lacksBlock reports whether the answer to a call for the block with a number is that the node does not have it.
+func lacksBlock(e rpc.BatchElem) bool {
+	if e.Error != nil || e.Method != "eth_getBlockByNumber" {
+		return false
+	}
+	at, _ := e.Args[0].(string)
+	result := reflect.Indirect(reflect.ValueOf(e.Result))
+	return strings.HasPrefix(at, "0x") && result.Kind() == reflect.Pointer && result.IsNil()
+}
+
 // Age returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
 func (b Block) Age() time.Duration {
 	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
@@ -139,7 +149,7 @@ func (p *Pool) ReadBlock(ctx context.Context, number uint64) (*Block, error) {
 // askBlock reads a block by its number or tag. It returns nil if the node does not have the block.
 func (p *Pool) askBlock(ctx context.Context, at string) (b *Block, _ error) {
 	elems := []rpc.BatchElem{TaggedCall(at, &b)}
-	_, err := p.SendUntil(ctx, "reading block "+at, elems, func(int) error { return elems[0].Error })
+	_, err := p.SendToAny(ctx, "reading block "+at, elems...)
 	return b, err
 }
 

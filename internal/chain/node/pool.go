@@ -97,6 +97,14 @@ func (p *Pool) Timeout() time.Duration { return p.timeout }
 // Logger returns the logger of the pool and of the packages that read through it.
 func (p *Pool) Logger() *slog.Logger { return p.log }
 
+// NoteFalseHead makes a node whose newest block no node returns rank after the others, until the heads are compared.
+func (p *Pool) NoteFalseHead(number int) {
+	if len(p.nodes) > 1 && p.nodes[number-1].health.noteHead(true) {
+		p.log.Warn("no node returns the blocks up to a node's newest block: the others of RPC_URL are asked first",
+			"chain", p.chainID, "node", number)
+	}
+}
+
 // CountNodes returns the number of nodes.
 func (p *Pool) CountNodes() int { return len(p.nodes) }
 
@@ -143,14 +151,14 @@ func (p *Pool) Close() {
 }
 
 // SendBatch sends several calls to one node, and returns the number of this node. If it cannot answer one of them,
-// SendBatch sends all of them to the next node. Other errors of single calls are stored in their elements, as are all
-// errors of the last node.
+// SendBatch sends all of them to the next node. It also does so if the node does not have one of the blocks. If no
+// other node has them all, it uses the first such node's answers. Other errors of single calls are stored in their
+// elements, as are all errors of the last node.
 func (p *Pool) SendBatch(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
-	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		asked, node = asked+1, conn.node.number
-		if err := p.callBatch(ctx, conn, elems); err != nil || asked == len(p.nodes) {
-			return err
+	node, failure, err := p.findBlocks(ctx, op, elems, func() error {
+		if asked++; asked >= len(p.nodes) {
+			return nil
 		}
 		return p.findInability(elems)
 	})
@@ -163,14 +171,37 @@ func (p *Pool) SendAll(ctx context.Context, op string, elems ...rpc.BatchElem) (
 	return node, p.typeFailure(op, findError(elems), err)
 }
 
-// SendToAny sends several calls to one node, and to the next node if one of them fails. It returns the number of the
-// node that answered all of them.
+// SendToAny sends several calls to one node, and to the next node if one of them fails, or if the node does not have
+// one of the blocks. It returns the number of the node that answered all of them.
 func (p *Pool) SendToAny(ctx context.Context, op string, elems ...rpc.BatchElem) (node int, _ error) {
-	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		node = conn.node.number
-		return cmp.Or(p.callBatch(ctx, conn, elems), findError(elems))
-	})
+	node, failure, err := p.findBlocks(ctx, op, elems, func() error { return findError(elems) })
 	return node, p.typeFailure(op, failure, err)
+}
+
+// findBlocks sends calls to one node after the other until accept returns no error for the answers and no block is
+// missing. If no node has all blocks, it sends them again to the first node that lacked only blocks.
+func (p *Pool) findBlocks(
+	ctx context.Context, op string, elems []rpc.BatchElem, accept func() error,
+) (number int, failure, err error) {
+	var lacking *node
+	ask := func(ctx context.Context, conn nodeConn) error {
+		number = conn.node.number
+		if err := p.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return accept()
+	}
+	failure, err = p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		if err := ask(ctx, conn); err != nil || len(p.nodes) == 1 || !slices.ContainsFunc(elems, lacksBlock) {
+			return err
+		}
+		lacking = cmp.Or(lacking, conn.node)
+		return ErrNoBlock
+	})
+	if lacking != nil && err != nil && ctx.Err() == nil {
+		failure, err = p.askOne(ctx, lacking, op, ask)
+	}
+	return number, failure, err
 }
 
 // SendParts sends calls in several requests. It fails if one call fails.
