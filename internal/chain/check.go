@@ -261,7 +261,8 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 
 // checkRevocation decides whether a confirmed feedback that is revoked at the head counts as revoked. If it is not
 // revoked at the newest confirmed block, a reorg may still remove the revocation. The feedback then counts as not
-// confirmed for now. If the node does not return the state of that block, the feedback counts as revoked.
+// confirmed for now. If the node has dropped the state of that block, the feedback counts as revoked. For other errors,
+// checkRevocation fails, because a later answer may show that the revocation is not confirmed.
 func (c *Client) checkRevocation(
 	ctx context.Context, s Standing, v Verify, registry common.Address, readFeedback []byte, head node.Block,
 ) (Standing, error) {
@@ -279,14 +280,20 @@ func (c *Client) checkRevocation(
 		confirmed -= min(confirmed, c.countConfirmations(ctx))
 	}
 	confirmed = max(confirmed, s.BlockNumber)
+	const op = "reading whether the feedback's revocation is confirmed"
 	var answer hexutil.Bytes
 	elems := []rpc.BatchElem{{Method: "eth_call", Result: &answer,
 		Args: node.CallArgs(registry, readFeedback, hexutil.EncodeUint64(confirmed))}}
-	if _, err := c.SendBatch(ctx, "reading whether the feedback's revocation is confirmed", elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
-	stored, err := erc8004.UnpackReadFeedback(answer)
-	s.Revoking = elems[0].Error == nil && err == nil && !stored.Revoked
+	ret, failure := c.ReadAnswer(op, registry, answer, elems[0].Error)
+	_, reverted := errors.AsType[*node.Revert](failure)
+	if failure != nil && !reverted && !node.IsStateMissing(failure) && !node.IsRefusedForGood(failure) {
+		return Standing{}, failure
+	}
+	stored, err := erc8004.UnpackReadFeedback(ret)
+	s.Revoking = failure == nil && err == nil && !stored.Revoked
 	if s.Revoked = !s.Revoking; s.Revoking {
 		s.Confirmed, s.ConfirmedIn = false, max(newest-min(newest, confirmed), 1) // its block may be the head
 	}

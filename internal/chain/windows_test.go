@@ -166,3 +166,25 @@ func TestConfirmedByTag(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckRevocationWithoutState: the node does not return the state of the newest confirmed block. If it has dropped
+// that state, the feedback counts as revoked. Otherwise a later answer decides.
+func TestCheckRevocationWithoutState(t *testing.T) {
+	t.Parallel()
+	revoked := make([]byte, 4*32) // readFeedback of October 2025
+	revoked[len(revoked)-1] = 1
+	for message, want := range map[string]func(Standing, error) bool{
+		"header not found":                      func(_ Standing, err error) bool { return as[*node.UnavailableError](err) },
+		"historical state 0x1 is not available": func(s Standing, err error) bool { return err == nil && s.Revoked },
+		"execution reverted":                    func(s Standing, err error) bool { return err == nil && s.Revoked },
+	} {
+		server, j := pacedLog(t, 10, 2*time.Second, time.Minute)
+		j.BlockNumber = pacedHead - 30
+		server.Stored, server.State = revoked, &chaintest.Error{Code: -32000, Message: message}
+		client := newScripted(t, server, 0)
+		client.confirmations = erc8004.Depth{Time: 6 * time.Second}
+		if s, err := client.Check(t.Context(), j, VerifyReceipt); !want(s, err) {
+			t.Errorf("%s: %+v, %v", message, s, err)
+		}
+	}
+}

@@ -32,6 +32,7 @@ type Script struct {
 	Tags   map[string]uint64                   // the blocks of tags other than latest; nil: all tags name the head
 	Logs   func(from, to uint64) (any, *Error) // the answer to eth_getLogs
 	Stored []byte                              // result of readFeedback; nil: the call reverts
+	State  *Error                              // answers calls of readFeedback at other blocks than latest; nil: Stored
 	Last   uint64                              // result of getLastIndex; 0: the call reverts
 	Hidden bool                                // the registry reports no identity registry: the call reverts
 	Hangs  bool                                // it never answers eth_getLogs
@@ -134,6 +135,8 @@ func (s *Script) answer(q Request) (result any, failure *Error, status int) {
 		switch isLast := strings.Contains(string(q.Params[0]), hexutil.Encode(call[:4])); {
 		case isLast && s.Last > 0:
 			return hexutil.Bytes(common.LeftPadBytes(new(big.Int).SetUint64(s.Last).Bytes(), 32)), nil, 0
+		case !isLast && s.State != nil && string(q.Params[1]) != `"latest"`:
+			return nil, s.State, 0
 		case !isLast && s.Stored != nil:
 			return hexutil.Bytes(s.Stored), nil, 0
 		}
