@@ -443,6 +443,9 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head node.Block
 	// to another branch.
 	case isHead && ends.Last.Hash != head.Hash, !f.extendsLastRange(ends.First):
 		return nil, ends, eventlog.ErrReorganised
+	case logs == nil && !isLarge: // null, which does not say that the range has no logs
+		logs, err = f.reader.CompleteLogs(ctx, filter, ends, nil)
+		return logs, ends, err
 	case isLarge, f.checks != nil && !f.isStrict():
 		return eventlog.Sort(filter.KeepMatching(logs)), ends, nil
 	}

@@ -243,3 +243,27 @@ func TestSecondNodeHasMissingBlocks(t *testing.T) {
 		}
 	}
 }
+
+// TestNullLogsAreChecked: some nodes answer eth_getLogs with null instead of an empty list, which does not show that
+// they have the logs of the range. A follower then reads the blocks' receipts, even if it trusts the node.
+func TestNullLogsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newChainStub(t, 2*time.Second)
+			s.every = 5
+			s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+				if method == "eth_getLogs" {
+					return json.RawMessage("null"), nil
+				}
+				return s.answerCall(method, params)
+			})
+			f, got := newStubFollower(t, newStubReader(t, trusted, s), Config{From: s.head() - 100})
+			from := f.next
+			followFor(t, f, time.Minute)
+			if behind := s.head() - (f.next - 1); behind > 2 || uint64(len(got.events)) < (f.next-from)/5 {
+				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got.events), from, f.next-1)
+			}
+		})
+	}
+}
