@@ -95,14 +95,16 @@ func (p *Pool) beginMeasuring(ctx context.Context, wait bool) bool {
 	}
 }
 
-// measureBlockTime computes the block time from the head and an older block. It returns 0 if no node has both blocks,
-// or if their timestamps are equal.
+// measureBlockTime computes the block time from the head and older blocks. It returns 0 if no node has them, or if
+// their timestamps are equal. If the chain halted within a longer span, a shorter one shows its block time. Otherwise
+// an event would need fewer confirmations after a halt, when reorgs are likely.
 func (p *Pool) measureBlockTime(ctx context.Context) time.Duration {
 	head, err := p.ReadHead(ctx)
 	if err != nil {
 		p.log.Debug("the block time is not measured", "chain", p.chainID, "error", err)
 		return 0
 	}
+	var measured time.Duration
 	for _, span := range []uint64{blockTimeSpan, 256, minBlockTimeSpan} {
 		if uint64(head.Number) <= span { // the first block may have any timestamp
 			continue
@@ -111,14 +113,18 @@ func (p *Pool) measureBlockTime(ctx context.Context) time.Duration {
 		var answered *rpcError
 		if err != nil && !errors.As(err, &answered) { // an answered error may mean that the node dropped the block
 			p.log.Debug("the block time is not measured", "chain", p.chainID, "error", err)
-			return 0
+			return measured
 		}
-		if older != nil && older.Time < head.Time {
-			seconds := min(uint64(head.Time-older.Time), math.MaxInt64/uint64(time.Second))
-			return time.Duration(seconds) * time.Second / time.Duration(span)
+		if older == nil || older.Time >= head.Time {
+			continue
+		}
+		seconds := min(uint64(head.Time-older.Time), math.MaxInt64/uint64(time.Second))
+		each := time.Duration(seconds) * time.Second / time.Duration(span)
+		if measured == 0 || each < measured*2/3 { // less may be the rounding of timestamps
+			measured = each
 		}
 	}
-	return 0
+	return measured
 }
 
 // boundBlockTime bounds a measured block time by the chain's usual one. A measured time of 0 means that there is no

@@ -15,7 +15,7 @@ import (
 func TestBlockTime(t *testing.T) {
 	t.Parallel()
 	const unknown = 424242
-	now := time.Now()
+	now := time.Now().Truncate(time.Second).Add(time.Second / 2) // timestamps are then rounded in the same way each time
 	dropped := func(from uint64) func(uint64) (any, *chaintest.Error) {
 		return func(n uint64) (any, *chaintest.Error) {
 			if n < from {
@@ -24,6 +24,13 @@ func TestBlockTime(t *testing.T) {
 			seconds := uint64(now.Unix()) - (1_000_000-n)*2
 			return map[string]any{"number": hexutil.EncodeUint64(n), "hash": chaintest.BlockHash(n), "timestamp": hexutil.EncodeUint64(seconds)}, nil
 		}
+	}
+	halted := func(n uint64) (any, *chaintest.Error) { // for an hour, before the last 1,000 blocks
+		at := now.Add(-time.Duration(1_000_000-n) * 200 * time.Millisecond)
+		if n < 999_000 {
+			at = at.Add(-time.Hour)
+		}
+		return map[string]any{"number": hexutil.EncodeUint64(n), "hash": chaintest.BlockHash(n), "timestamp": hexutil.EncodeUint64(uint64(at.Unix()))}, nil
 	}
 	for name, c := range map[string]struct {
 		node *chaintest.Script
@@ -38,6 +45,7 @@ func TestBlockTime(t *testing.T) {
 		"a young chain":                {&chaintest.Script{Chain: unknown, Head: 300, Pace: 5 * time.Second}, 5 * time.Second},
 		"a chain of few blocks":        {&chaintest.Script{Chain: unknown, Head: 20, Pace: 5 * time.Second}, defaultBlockTime},
 		"older blocks are dropped":     {&chaintest.Script{Chain: unknown, Head: 1_000_000, Pruned: dropped(999_900)}, 2 * time.Second},
+		"a chain that halted":          {&chaintest.Script{Chain: 8453, Head: 1_000_000, Pruned: halted}, 200 * time.Millisecond},
 		"an absurdly fast chain":       {&chaintest.Script{Chain: 1, Head: 1_000_000, Pace: time.Millisecond}, 1200 * time.Millisecond},
 		"an absurdly slow chain":       {&chaintest.Script{Chain: 1, Head: 10_000, Pace: time.Hour}, 2 * time.Minute},
 		"an absurdly fast unknown one": {&chaintest.Script{Chain: unknown, Head: 1_000_000, Pace: time.Millisecond}, minBlockTime},
