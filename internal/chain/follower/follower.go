@@ -120,7 +120,8 @@ type Follower struct {
 	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
 }
 
-// warnPause is the minimum time between two warnings about a node that does not answer. It may answer in between.
+// warnPause is the minimum time between two warnings about a node that does not answer, and between two lines about
+// reorgs during a reading. The node may answer in between, and nodes on several branches may answer at one address.
 const warnPause = time.Minute
 
 // leastGap is the minimum time between the beginnings of two readings at the head, unless Poll is shorter. It is
@@ -183,7 +184,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 	wake, stop := f.watchHeads(ctx)
 	defer stop()
 	gap := min(leastGap, f.cfg.Poll)
-	var began, warned time.Time
+	var began, warned, moved time.Time // when a reading began, a warning was logged, and a reorg was logged
 	away := false
 	for !f.isDone() {
 		select {
@@ -206,7 +207,10 @@ func (f *Follower) Follow(ctx context.Context) error {
 		case errors.As(err, &handed):
 			return handed.err
 		case errors.Is(err, eventlog.ErrReorganised):
-			f.log.Info("the chain reorganised while it was read, reading again")
+			if time.Since(moved) >= warnPause {
+				f.log.Info("the chain reorganised while it was read, reading again")
+				moved = time.Now()
+			}
 		case err != nil:
 			if !away && time.Since(warned) >= warnPause {
 				f.log.Warn("waiting for the node", "error", err)

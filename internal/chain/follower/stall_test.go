@@ -98,3 +98,33 @@ func TestFlappingNodeIsLoggedSeldom(t *testing.T) {
 		}
 	})
 }
+
+// TestFlappingBranchIsLoggedSeldom: several nodes answer at one address, and each request reaches a node on another
+// branch. The follower logs that once a minute.
+func TestFlappingBranchIsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		f, _ := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head()})
+		log := &heraldtest.Log{}
+		f.log = log.Logger(slog.LevelInfo)
+		followFor(t, f, 10*time.Second)
+		next := f.next
+		s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+			if len(params) == 0 {
+				return s.answerCall(method, params)
+			}
+			switch {
+			case method == "eth_getLogs":
+				s.fork = next
+			case string(params[0]) == `"latest"`:
+				s.fork = 0
+			}
+			return s.answerCall(method, params)
+		})
+		followFor(t, f, 10*time.Minute)
+		if lines := log.Count("the chain reorganised"); lines < 5 || lines > 11 {
+			t.Errorf("%d lines", lines)
+		}
+	})
+}
