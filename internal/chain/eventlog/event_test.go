@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -58,4 +59,19 @@ func TestJobOfArbitraryStrings(t *testing.T) {
 	if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() {
 		t.Errorf("%s is read as %+v, %v: differs in %q", text, again, err, field)
 	}
+}
+
+// TestSortKeepsLogsOfAllTransactions: some nodes count logIndex in each transaction, and some send a log twice. Sort
+// removes only logs with the same position in the same transaction.
+func TestSortKeepsLogsOfAllTransactions(t *testing.T) {
+	t.Parallel()
+	var logs []types.Log
+	for _, at := range [][2]uint{{2, 0}, {1, 1}, {1, 0}, {2, 0}, {1, 0}} {
+		logs = append(logs, types.Log{BlockNumber: 4, TxIndex: at[0], TxHash: common.Hash{byte(at[0])}, Index: at[1]})
+	}
+	var got [][2]uint
+	for _, l := range Sort(logs) {
+		got = append(got, [2]uint{l.TxIndex, l.Index})
+	}
+	heraldtest.Equal(t, "transactions and indexes", got, [][2]uint{{1, 0}, {1, 1}, {2, 0}})
 }

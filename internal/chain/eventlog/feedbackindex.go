@@ -97,7 +97,7 @@ func (r *Reader) CountFound(
 	var blocks []*Header
 	at := make(map[Position]bool, len(found))
 	for _, e := range found {
-		at[Position{e.BlockHash, e.LogIndex}] = true
+		at[Position{e.BlockHash, e.TxHash, e.LogIndex}] = true
 		if n := len(blocks); n == 0 || blocks[n-1].Hash != e.BlockHash {
 			blocks = append(blocks, &Header{Block: node.Block{Number: node.Quantity(e.BlockNumber), Hash: e.BlockHash}})
 		}
@@ -120,7 +120,7 @@ func (r *Reader) CountFound(
 		return nil, false, err
 	}
 	for i, e := range events {
-		if at[Position{e.BlockHash, e.LogIndex}] {
+		if at[Position{e.BlockHash, e.TxHash, e.LogIndex}] {
 			counted, uncountable = append(counted, e), uncountable || failed[i] != nil
 		}
 	}

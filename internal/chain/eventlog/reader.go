@@ -120,21 +120,21 @@ func (r *Reader) readBlockLogs(
 // Sort sorts logs into the chain's order and removes duplicates, which some nodes send.
 func Sort(logs []types.Log) []types.Log {
 	slices.SortStableFunc(logs, func(a, b types.Log) int {
-		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex),
+			cmp.Compare(a.Index, b.Index), a.TxHash.Cmp(b.TxHash))
 	})
-	return slices.CompactFunc(logs, func(a, b types.Log) bool {
-		return a.BlockHash == b.BlockHash && a.Index == b.Index
-	})
+	return slices.CompactFunc(logs, func(a, b types.Log) bool { return PositionOf(a) == PositionOf(b) })
 }
 
-// Position identifies a log.
+// Position identifies a log. It contains the transaction, because some nodes count the logs of each transaction instead
+// of those of the block.
 type Position struct {
-	block common.Hash
-	index uint
+	block, transaction common.Hash
+	index              uint
 }
 
 // PositionOf returns the position of a log.
-func PositionOf(l types.Log) Position { return Position{l.BlockHash, l.Index} }
+func PositionOf(l types.Log) Position { return Position{l.BlockHash, l.TxHash, l.Index} }
 
 // FindDifferences returns the blocks of a range whose logs differ from the known ones, in ascending order.
 func FindDifferences(known map[uint64][]Position, logs []types.Log, from, to uint64) (blocks []uint64) {
