@@ -244,8 +244,9 @@ type batchRefusal struct {
 func (e *batchRefusal) Error() string  { return e.Message }
 func (e *batchRefusal) ErrorCode() int { return e.Code }
 
-// readBatchRefusal returns the single error object in the answer to a batch, or nil if the answer is not one.
-// go-ethereum's client would report a JSON type error instead and drop the node's message.
+// readBatchRefusal returns the error in the single object that answers a batch, or nil if the answer is no object.
+// Objects of other forms than JSON-RPC's are errors too. go-ethereum's client would report a JSON type error instead
+// and drop the node's message.
 func readBatchRefusal(req *http.Request, status int, body []byte) *batchRefusal {
 	if status != http.StatusOK || len(body) > mostRefusalBytes || isArray(body) {
 		return nil
@@ -254,10 +255,14 @@ func readBatchRefusal(req *http.Request, status int, body []byte) *batchRefusal 
 		return nil
 	}
 	var object struct {
-		Error *batchRefusal `json:"error"`
+		Error json.RawMessage `json:"error"`
 	}
 	if json.Unmarshal(body, &object) != nil {
 		return nil
 	}
-	return object.Error
+	var refusal batchRefusal
+	if json.Unmarshal(object.Error, &refusal) != nil || refusal.Message == "" {
+		refusal.Message = string(body) // maskError shortens it
+	}
+	return &refusal
 }

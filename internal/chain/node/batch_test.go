@@ -25,6 +25,9 @@ func TestBatchSizeAdaptsToNode(t *testing.T) {
 	}{
 		"OP Mainnet: 413":                    {10, chaintest.RefuseStatus(413, "", ""), false},
 		"Base: 200 and one error object":     {10, chaintest.RefuseStatus(200, "", "\n "+base), false},
+		"200 and an error that is a text":    {10, chaintest.RefuseStatus(200, "", `{"error":"batch too large"}`), false},
+		"200 and an object without an error": {10, chaintest.RefuseStatus(200, "", `{"code":"LIMIT","message":"batch too large"}`), false},
+		"over the rate limit, as a text":     {10, chaintest.RefuseStatus(200, "1", `{"error":"over rate limit"}`), true},
 		"400":                                {10, chaintest.RefuseStatus(400, "", `{"error":"batch too large"}`), false},
 		"geth: an array of one error object": {10, chaintest.RefuseStatus(200, "", "["+base+"]"), false},
 		"dRPC and 1RPC, free tier: 500": {3, chaintest.RefuseStatus(500, "", `{"id":1,"jsonrpc":"2.0","error":{"code":31,`+
