@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
@@ -138,33 +139,63 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	return func() { p.leaveGroups(before) }, err
 }
 
+// AdmitCheck returns the context for the check of an event on a chain (checking). If the check takes longer than
+// quickStep, it needs group permits of slowChecks and of lentSlots, because a slow node of one chain must not occupy
+// the slots of the others. If a group has no free slot, checking ends with a free wait (agent_busy) as its cause. The
+// caller calls release, which is never nil, after the check. release releases the permits.
+func (p *Pass) AdmitCheck(ctx context.Context, chainID uint64) (checking context.Context, release func()) {
+	return p.admitSlow(ctx, groupPermit{group: slowChecks, name: strconv.FormatUint(chainID, 10)},
+		groupPermit{group: lentSlots})
+}
+
+// AdmitResolution is AdmitCheck for the reading of an agent's registration, which needs only lentSlots: also servers
+// that the agent chose may be slow.
+func (p *Pass) AdmitResolution(ctx context.Context) (resolving context.Context, release func()) {
+	return p.admitSlow(ctx, groupPermit{group: lentSlots})
+}
+
 // AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose, and returns the context for the
-// fetch (fetching). If the fetch takes longer than quickFetch, it needs a group permit of lentSlots. If that group has
+// fetch (fetching). If the fetch takes longer than quickStep, it needs a group permit of lentSlots. If that group has
 // no free slot, fetching ends with a free wait (agent_busy) as its cause. The caller calls release, which is never nil,
 // after the fetch. release releases the permits.
 func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.Context, release func(), err error) {
 	if p == nil || p.gates.groups == nil {
 		return ctx, func() {}, nil
 	}
-	before := len(p.held)
-	if _, err = p.AdmitDomain(ctx, rawURL, false); err != nil {
-		return ctx, func() {}, err
+	leave, err := p.AdmitDomain(ctx, rawURL, false)
+	if err != nil {
+		return ctx, leave, err
 	}
-	fetching, cancel := context.WithCancelCause(ctx)
+	fetching, end := p.admitSlow(ctx, groupPermit{group: lentSlots})
+	return fetching, func() { end(); leave() }, nil
+}
+
+// admitSlow returns the context for a step of the attempt. If the step takes longer than quickStep, it acquires these
+// group permits. If a group has no free slot, the context ends with a free wait as its cause. Until release, the
+// attempt must not enter or leave groups otherwise.
+func (p *Pass) admitSlow(ctx context.Context, of ...groupPermit) (step context.Context, release func()) {
+	if p == nil || p.gates.groups == nil {
+		return ctx, func() {}
+	}
+	before := len(p.held)
+	step, cancel := context.WithCancelCause(ctx)
 	entered := make(chan struct{})
-	timer := time.AfterFunc(quickFetch, func() {
+	timer := time.AfterFunc(quickStep, func() {
 		defer close(entered)
-		if err := p.enterGroup(fetching, lentSlots, ""); err != nil {
-			cancel(err)
+		for _, needed := range of {
+			if err := p.enterGroup(step, needed.group, needed.name); err != nil {
+				cancel(err)
+				return
+			}
 		}
 	})
-	return fetching, func() {
+	return step, func() {
 		cancel(nil)
 		if !timer.Stop() {
 			<-entered
 		}
 		p.leaveGroups(before)
-	}, nil
+	}
 }
 
 // AdmitRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a

@@ -36,7 +36,10 @@ const (
 	// of these, files and agents that the domain does not confirm: they only name the domain
 	namedDomain
 	costlyAgents // costly agents (effort.Hold.Costly) that are no newcomers
-	lentSlots    // costly agents, newcomers and slow fetches of files together: the other slots are for quick agents
+	slowChecks   // slow checks of the events of one chain
+	// costly agents, newcomers, and slow checks, resolutions and fetches of files together: the other slots are for
+	// quick agents
+	lentSlots
 	groupCount
 )
 
@@ -56,7 +59,9 @@ var groupRules = [groupCount]struct {
 		"agents without a success in the last hour that a domain does not name itself share %d of its slots"},
 	costlyAgents: {func(n int) int { return n / 2 }, "agents whose latest attempts took more than a second each, " +
 		"or that have used half of their effort budget, share %d of this worker's slots"},
-	lentSlots: {func(n int) int { return n - n/4 }, "slow agents, slow files and agents without a success " +
+	slowChecks: {func(n int) int { return n / 2 },
+		"checks of one chain's events that take more than a second share %d of this worker's slots"},
+	lentSlots: {func(n int) int { return n - n/4 }, "slow agents, slow nodes and files, and agents without a success " +
 		"in the last hour together share %d of this worker's slots"},
 }
 
@@ -79,7 +84,7 @@ type latestOutcome struct {
 	ok bool
 }
 
-// groupPermit is a group permit of an attempt. name is the domain, for the groups of one.
+// groupPermit is a group permit of an attempt. name is the domain or the chain, for the groups of one.
 type groupPermit struct {
 	group  group
 	name   string
@@ -102,8 +107,8 @@ const (
 	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If the gaps would need a longer
 	// wait, the wait is random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
-	// quickFetch is how long a file's fetch may take before it needs a permit of lentSlots.
-	quickFetch = time.Second
+	// quickStep is how long a step may take before it needs group permits (admitSlow).
+	quickStep = time.Second
 	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
 	// permits, so slotTTL only has to be longer than any attempt.
 	slotTTL = 24 * time.Hour
@@ -156,14 +161,14 @@ func (g *groups) weighAgent(agent erc8004.Agent, succeeded bool) (newcomer, fail
 	return !known || !last.ok, known && !last.ok
 }
 
-// enterGroup acquires a group permit. name is the domain, for the groups of one. If the attempt already has this
-// permit, enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
+// enterGroup acquires a group permit. name is the domain or the chain, for the groups of one. If the attempt already
+// has this permit, enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
 func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
 	if p.isIn(of, name) {
 		return nil
 	}
 	g := p.gates.groups
-	// The limiter bounds calls per origin, and gets the domain in place of an origin.
+	// The limiter bounds calls per origin, and gets the name in place of an origin.
 	key := cmp.Or(name, "all")
 	permit, err := g.limiters[of].Acquire(ctx, key, key, p.token)
 	if refused, ok := errors.AsType[*ratelimit.RefusedError](err); ok {

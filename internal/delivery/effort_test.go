@@ -14,8 +14,12 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -295,5 +299,57 @@ func TestSilentFilesLeaveSlots(t *testing.T) {
 	w.until(w.accept(plain), outcome.Delivered)
 	if n := begun.Load() - ended.Load(); n < 12 {
 		t.Errorf("only %d fetches are in flight", n)
+	}
+}
+
+// hanging is a chain whose node answers nothing about the events of some agents, but answers all else. So it never
+// counts as silent (package node).
+type hanging struct {
+	event.Chain
+	agents       map[string]bool
+	begun, ended atomic.Int32
+	over         chan struct{} // closed when it answers again
+}
+
+func (c *hanging) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
+	if !c.agents[j.AgentID.String()] {
+		return c.Chain.Check(ctx, j, v)
+	}
+	c.begun.Add(1)
+	defer c.ended.Add(1)
+	select {
+	case <-ctx.Done():
+	case <-c.over:
+	}
+	return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading the receipt", Err: errors.New("no answer")}
+}
+
+// TestSlowChecksLeaveSlots: while a node is slow, the checks of one chain's events occupy half of the slots, although
+// enough deliveries are due to fill all slots. Other deliveries find a slot, also those of newcomers.
+func TestSlowChecksLeaveSlots(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	gates := must(admission.New(admission.Config{Slots: 16}))
+	t.Cleanup(gates.Close)
+	slow := &hanging{Chain: w.chain, agents: map[string]bool{}, over: make(chan struct{})}
+	k := w.newWorker(func(c *Config) { c.Admission = gates })
+	k.chains[w.net.ChainID()] = slow
+	var jobs []map[string]any
+	for range 2 {
+		id := w.register(at(a.URL))
+		slow.agents[id.String()] = true
+		for range ledger.MaxDispatchedPerAgent {
+			jobs = append(jobs, w.feedback(id))
+		}
+	}
+	newcomer := w.feedback(w.register(at(a.URL)))
+	w.serve(k)
+	t.Cleanup(func() { close(slow.over) }) // before the worker stops, which waits for the checks
+	w.submit(jobs...)
+	heraldtest.Await(t, "checks in all slots", func() bool { return slow.begun.Load() >= 16 })
+	w.until(w.accept(newcomer), outcome.Delivered)
+	if n := slow.begun.Load() - slow.ended.Load(); n < 8 {
+		t.Errorf("only %d checks are in flight", n)
 	}
 }

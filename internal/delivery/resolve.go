@@ -88,12 +88,17 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 	began := e.Now()
 	agent := resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
 		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew}
-	t, err := e.Resolver.Resolve(ctx, agent)
+	resolving, release := a.pass.AdmitResolution(ctx)
+	defer release()
+	t, err := e.Resolver.Resolve(resolving, agent)
 	if err != nil && !anew && len(t.Steps) == 1 && t.Steps[0].What == "cache" {
 		agent.Anew = true // a cached failure may be older than the event, and would end the delivery
-		t, err = e.Resolver.Resolve(ctx, agent)
+		t, err = e.Resolver.Resolve(resolving, agent)
 	}
 	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
+	if err != nil && resolving.Err() != nil && ctx.Err() == nil { // no slot for a slow resolution
+		return resolvedEndpoint{}, context.Cause(resolving)
+	}
 	if err != nil {
 		return resolvedEndpoint{}, err
 	}
