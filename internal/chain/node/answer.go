@@ -25,6 +25,10 @@ const (
 	maxWebsocketAnswer = 4 << 20
 	// maxRefusal bounds the body of a response whose HTTP status is a failure.
 	maxRefusal = 64 << 10
+	// smallAnswer is the size up to which an answer is read at once. Usual receipts and blocks are that small.
+	smallAnswer = 256 << 10
+	// maxReading bounds the bytes of the larger answers of one node that are in memory at a time.
+	maxReading = 2 * maxAnswer
 )
 
 var ErrTooLarge = fmt.Errorf("the answer is larger than %d bytes (%d over a websocket) or %d JSON tokens", maxAnswer,
@@ -38,30 +42,37 @@ var (
 // heldKey is the context key of a question's *heldBudget.
 type heldKey struct{}
 
-// heldBudget holds the part of the decoding budget that the last answer to a question acquired.
-type heldBudget struct{ release func() }
+// heldBudget holds the parts of budgets that the last answer to a question acquired.
+type heldBudget struct{ releases []func() }
 
-// holdBudget returns a context in which an answer keeps its part of the decoding budget until release is called, or
-// until the next request starts. Only one request at a time may use the context.
-func holdBudget(ctx context.Context) (_ context.Context, release func()) {
-	held := &heldBudget{func() {}}
-	return context.WithValue(ctx, heldKey{}, held), func() { held.release() }
+// release releases the parts.
+func (h *heldBudget) release() {
+	for _, release := range h.releases {
+		release()
+	}
+	h.releases = nil
 }
 
-// releaseHeld releases the part of the decoding budget that the previous answer holds. nodeTransport calls it before
-// each request: a question that held budget while it waits for a slow node could block decoding in the whole process.
+// holdBudget returns a context in which an answer keeps its parts of budgets until release is called, or until the next
+// request starts. Only one request at a time may use the context.
+func holdBudget(ctx context.Context) (_ context.Context, release func()) {
+	held := &heldBudget{}
+	return context.WithValue(ctx, heldKey{}, held), held.release
+}
+
+// releaseHeld releases the parts of budgets that the previous answer holds. nodeTransport calls it before each request:
+// a question that held budget while it waits for a slow node could block decoding in the whole process.
 func releaseHeld(ctx context.Context) {
 	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {
 		held.release()
-		held.release = func() {}
 	}
 }
 
 // boundAnswer reads the whole body of an answer and returns it. Before go-ethereum decodes the body, boundAnswer
 // rejects it if it is too large, compressed, or a batch with more elements than the request has calls. Decoding can
-// take forty times the body's bytes, so boundAnswer also waits for a part of budget. It replaces the response's body
-// with the bytes that it read.
-func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) ([]byte, error) {
+// take forty times the body's bytes, so boundAnswer also waits for a part of the process' decoding budget. It replaces
+// the response's body with the bytes that it read.
+func (n *node) boundAnswer(req *http.Request, resp *http.Response) ([]byte, error) {
 	source := http.MaxBytesReader(nil, resp.Body, maxAnswer)
 	failed := resp.StatusCode < 200 || resp.StatusCode > 299
 	if failed {
@@ -73,7 +84,12 @@ func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) 
 		}
 		source = http.NoBody // the status is sufficient
 	}
-	body, err := io.ReadAll(source)
+	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
+	if !ok {
+		held = &heldBudget{}
+		defer held.release()
+	}
+	body, err := n.readBody(req.Context(), source, resp.ContentLength, held)
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +107,36 @@ func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) 
 		}
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
-	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
 	if !ok {
 		return body, nil
 	}
-	release, err := budget.Acquire(req.Context(), max(len(body), bytesPerToken*counter.Tokens()))
+	release, err := n.decoding.Acquire(req.Context(), max(len(body), bytesPerToken*counter.Tokens()))
 	if err != nil {
 		return nil, err
 	}
-	held.release = release
+	held.releases = append(held.releases, release)
 	return body, nil
+}
+
+// readBody reads the body of an answer, whose announced length is -1 if it is unknown. Above smallAnswer bytes, it
+// waits for a part of n.reading, and adds it to held: a node that sends large bodies to all deliveries of its chain
+// must not use up the memory of the process. The budget belongs to one node, because a node may take long to send a
+// body.
+func (n *node) readBody(ctx context.Context, source io.Reader, announced int64, held *heldBudget) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(source, smallAnswer))
+	if err != nil || len(body) < smallAnswer {
+		return body, err
+	}
+	size := maxAnswer
+	if announced > 0 && announced < maxAnswer {
+		size = int(announced)
+	}
+	release, err := n.reading.Acquire(ctx, size)
+	if err != nil {
+		return nil, err
+	}
+	held.releases = append(held.releases, release)
+	return io.ReadAll(io.MultiReader(bytes.NewReader(body), source))
 }
 
 // isArray reports whether text, which is JSON, is an array.

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,6 +101,49 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	heraldtest.Fails(t, "while the budget is used up", ask(ctx), decode.ErrBusy)
 	release()
 	heraldtest.Must(t, ask(t.Context()))
+}
+
+// TestLargeAnswersShareMemory: a node that answers all questions of a worker at once with large bodies, and does not end
+// them, makes this process read two of them at a time.
+func TestLargeAnswersShareMemory(t *testing.T) {
+	t.Parallel()
+	const questions = 6
+	large := bytes.Repeat([]byte(" "), maxAnswer-1)
+	var asked, sent, most atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("eth_chainId")) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
+			return
+		}
+		asked.Add(1)
+		// A client that does not read lets the server write what fits into the buffers of the connection.
+		if _, err := w.Write(large); err != nil {
+			return
+		}
+		n := sent.Add(1)
+		defer sent.Add(-1)
+		for known := most.Load(); n > known && !most.CompareAndSwap(known, n); known = most.Load() {
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	client := newPool(t, Config{ChainID: 1, Timeout: 5 * time.Second, URLs: []secret.Secret{secret.New(server.URL)}})
+	heraldtest.Must(t, client.Ping(t.Context()))
+	var asking sync.WaitGroup
+	for range questions {
+		asking.Go(func() {
+			var answer json.RawMessage
+			if client.SendCall(t.Context(), "asking", &answer, "eth_getTransactionReceipt") == nil {
+				t.Error("an answer without an end is an answer")
+			}
+		})
+	}
+	asking.Wait()
+	heraldtest.Equal(t, "questions that the node got", asked.Load(), questions)
+	if n := most.Load(); n > 2 {
+		t.Errorf("%d answers of %d bytes are in memory at a time", n, maxAnswer)
+	}
 }
 
 // budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding

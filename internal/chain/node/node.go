@@ -47,6 +47,7 @@ type node struct {
 	health    health
 	rest      rest
 	batch     batchLimit
+	reading   *decode.Budget // for large answers that are being read (maxReading)
 
 	dialing chan struct{} // holds one token; its holder may dial, or ask for the chain id
 
@@ -72,6 +73,7 @@ func newNode(l *link, number int, address secret.Secret) *node {
 			DisableCompression:    true, // a small body could decompress to a very large one, see boundAnswer
 		},
 		silence: silence{quiet: quietTime},
+		reading: decode.NewBudget(maxReading),
 		dialing: make(chan struct{}, 1),
 	}
 }
@@ -207,7 +209,7 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if stated && resp.StatusCode >= http.StatusBadRequest {
 		t.node.rest.noteStated(now, wait)
 	}
-	body, err := boundAnswer(req, resp, t.node.decoding)
+	body, err := t.node.boundAnswer(req, resp)
 	if err != nil {
 		return nil, err
 	}
