@@ -23,6 +23,12 @@ const (
 	followerTimeout = 5 * time.Second
 	// followersAtOnce bounds the members of a batch that are prepared concurrently.
 	followersAtOnce = 8
+	// maxMemberFetches bounds the files that the members of all batches of the process fetch concurrently. Members have
+	// no slots, so nothing else bounds the memory for their files, each of which may have Config.FetchLimit bytes.
+	maxMemberFetches = 8
+	// memberFetchWait is how long a member waits for its fetch to begin. Then it leaves the batch: the leader has a
+	// slot and a permit, and files of other agents may be slow.
+	memberFetchWait = 200 * time.Millisecond
 )
 
 // follower is the attempt of a delivery that was claimed for the batch of another delivery, the leader.
@@ -122,13 +128,20 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	f.endpoint = a.endpoint
 
 	e.beginStage(f.attempt, "fetch")
-	began := e.Now()
 	if content.IsWanted(f.claim.Job) {
 		if err = a.pass.CheckFiles(effort.Fetches); err != nil {
 			f.back = true
 			return err
 		}
+		select {
+		case e.memberFetches <- struct{}{}:
+			defer func() { <-e.memberFetches }() // after the file was fitted, which takes memory too
+		case <-time.After(memberFetchWait):
+			f.back = true
+			return errors.New("the members of other batches fetch files")
+		}
 	}
+	began := e.Now()
 	f.file, err = e.files.Fetch(ctx, f.claim, nil)
 	f.fetching = e.Now().Sub(began)
 	if err != nil {

@@ -193,6 +193,41 @@ func TestBatch(t *testing.T) {
 	heraldtest.Await(t, "nothing to run", func() bool { return k.runner.Running() == 0 })
 }
 
+// TestBatchesShareFetches: the members of all batches together fetch few files at a time, because each file may have
+// 2 MiB. A member that has to wait for long leaves its batch.
+func TestBatchesShareFetches(t *testing.T) {
+	t.Parallel()
+	const leaders, members = 3, 8
+	var begun, running, most atomic.Int32
+	files := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for known := most.Load(); n > known && !most.CompareAndSwap(known, n); known = most.Load() {
+		}
+		begun.Add(1)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(files.Close)
+	a := newBatchAgent(t, 1+members)
+	w, k, flood := newBatchWorld(t, a)
+	ids := flood(ledger.MaxDispatchedPerAgent+leaders*members, 1, func(i int, j map[string]any) {
+		if i >= ledger.MaxDispatchedPerAgent {
+			j["feedbackURI"] = fmt.Sprintf("%s/%d", files.URL, i)
+		}
+	})
+	var leading sync.WaitGroup
+	for i := range leaders {
+		leading.Go(func() { w.lead(k, ids[i:]) })
+	}
+	leading.Wait()
+	if n := most.Load(); n != maxMemberFetches {
+		t.Errorf("%d of %d files were fetched at a time, want %d", n, begun.Load(), maxMemberFetches)
+	}
+	for _, id := range ids[:leaders] {
+		w.shows(id, outcome.Delivered, "", 1)
+	}
+}
+
 // slowFollowers calls before each claim of followers.
 type slowFollowers struct {
 	FollowerLedger

@@ -173,5 +173,6 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,
 		Attempts: cfg.Schedule.Attempts(), Decoding: cfg.Decoding}
 	return &Executor{Config: cfg, observed: observed, events: events, files: files, batches: batches,
-		arguments: memory.NewBudget(cfg.MaxArgumentBytes)}, err
+		arguments:     memory.NewBudget(cfg.MaxArgumentBytes),
+		memberFetches: make(chan struct{}, maxMemberFetches)}, err
 }

@@ -38,6 +38,8 @@ type Executor struct {
 	arguments *memory.Budget
 	batches   *lru.Cache[erc8004.Agent, batchLimit]
 
+	memberFetches chan struct{} // one element per file that a member of a batch fetches
+
 	spoolWarned atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
 	stopped     atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
 }
