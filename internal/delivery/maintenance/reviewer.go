@@ -1,9 +1,13 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
@@ -47,17 +51,18 @@ func (r *Reviewer) Run(ctx context.Context) {
 	}
 }
 
-// ReviewOnce makes one round of at most reviewsAtOnce reviews. It stops at the first error of the store, and logs it.
+// ReviewOnce makes one round of at most reviewsAtOnce reviews, and logs an error of the store. It makes the reviews
+// concurrently: a slow node of one chain must not use up the time of the others.
 func (r *Reviewer) ReviewOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	reviews, err := r.Ledger.TakeReviews(ctx, reviewsAtOnce)
+	var ending sync.Mutex // the store has few connections for maintenance
+	var round errgroup.Group
 	for _, l := range reviews {
-		if err == nil {
-			err = r.endReview(ctx, l)
-		}
+		round.Go(func() error { return r.endReview(ctx, l, &ending) })
 	}
-	if err != nil && ctx.Err() == nil {
+	if err = cmp.Or(err, round.Wait()); err != nil && ctx.Err() == nil {
 		r.Logger.Warn("events of deliveries are not read again", logging.About(logging.Postgres), "error", err)
 	}
 }
@@ -65,12 +70,15 @@ func (r *Reviewer) ReviewOnce(ctx context.Context) {
 // endReview makes the review l: it reads the delivery's event from the chain again, and ends the review in the store.
 // If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If an
 // event that had left the chain has returned, the store queues it again. If the chain gives no answer yet
-// (EventReader.Review), the review does not end, and is due again later. The error is that of the store.
-func (r *Reviewer) endReview(ctx context.Context, l ledger.Review) error {
+// (EventReader.Review), the review does not end, and is due again later. The error is that of the store, which
+// endReview uses while it holds ending.
+func (r *Reviewer) endReview(ctx context.Context, l ledger.Review, ending *sync.Mutex) error {
 	next, decided := r.Events.Review(ctx, l)
 	if !decided {
 		return nil
 	}
+	ending.Lock()
+	defer ending.Unlock()
 	if next != nil && !next.SameEvent(l.Job) {
 		r.Logger.Info("a reorg replaced the event of a delivery", "delivery", l.ID, "key", l.Key)
 	}
