@@ -86,6 +86,7 @@ func TestPageWords(t *testing.T) {
 			">delivered a minute, last 5 minutes<", ">none</span>"}},
 		{"groups", groupsPage{GroupList: operator.GroupList{Groups: []records.Group{{Sentence: "it is disabled: `worker agent enable` releases <b>"}}}},
 			[]string{"it is disabled: <code>worker agent enable</code> releases &lt;b&gt;"}},
+		{"chains", chainsPage{[]operator.ChainState{{Cursors: []operator.CursorState{{LagBlocks: new(uint64(1234))}}}}}, []string{">1\u202f234 blocks<"}},
 	} {
 		var out strings.Builder
 		heraldtest.Must(t, p.templates[c.page].Execute(&out, layout{Page: c.page, Content: c.content}))

@@ -266,6 +266,9 @@ func showMillis(v any) string {
 
 // showCount groups digits by threes.
 func showCount(v any) string {
+	if n, ok := v.(*uint64); ok { // templates pass pointers on as they are
+		v = *n
+	}
 	s := fmt.Sprint(v)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:]
