@@ -102,15 +102,8 @@ func checkWord[T ~string](what, word string, known []T) error {
 	if word == "" || slices.Contains(known, T(word)) {
 		return nil
 	}
-	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, joinWords(known, ", "))}
-}
-
-func joinWords[T ~string](words []T, between string) string {
-	list := make([]string, len(words))
-	for i, w := range words {
-		list[i] = string(w)
-	}
-	return strings.Join(list, between)
+	list := strings.ReplaceAll(strings.Trim(fmt.Sprint(known), "[]"), " ", ", ")
+	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, list)}
 }
 
 // maxKeyLength is longer than the key of any job and any sentence of a group, in bytes.

@@ -121,16 +121,26 @@ type verb struct {
 
 func cancelVerb(r MoveRequest) verb {
 	const final = "they have ended already"
-	v := verb{name: "cancel", done: "cancelled",
-		takes: []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held},
+	v := verb{name: "cancel", done: "cancelled", takes: []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held},
 		refuses: map[outcome.Status]string{outcome.Delivered: final, outcome.Skipped: final, outcome.Rejected: final,
-			outcome.Dead:      final,
-			outcome.Cancelled: final, outcome.Running: "only with --force: the call cannot be taken back"}}
+			outcome.Dead: final, outcome.Cancelled: final,
+			outcome.Running: "only with --force: the call cannot be taken back"}}
 	if r.Force {
 		v.takes = append(v.takes, outcome.Running)
 		delete(v.refuses, outcome.Running)
 	}
 	return v
+}
+
+// ListMoves returns the names of the changes that accept the selection without force: replay and cancel.
+func (s Selection) ListMoves() (names []string) {
+	r := MoveRequest{Selection: s}
+	for _, v := range []verb{replayVerb(r), cancelVerb(r)} {
+		if _, _, err := r.check(v, time.Now()); err == nil {
+			names = append(names, v.name)
+		}
+	}
+	return names
 }
 
 // takenStatuses returns the statuses that a filter includes.
@@ -254,14 +264,12 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st moveStore, v verb
 func countNamed(ctx context.Context, st moveStore, ids []uuid.UUID) (map[string]int, error) {
 	was := map[string]int{}
 	for _, id := range ids {
-		d, err := st.Delivery(ctx, id)
-		if errors.Is(err, ledger.ErrNotFound) {
-			continue
-		}
-		if err != nil {
+		switch d, err := st.Delivery(ctx, id); {
+		case err == nil:
+			was[describeState(d)]++
+		case !errors.Is(err, ledger.ErrNotFound):
 			return nil, err
 		}
-		was[describeState(d)]++
 	}
 	return was, nil
 }

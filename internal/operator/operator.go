@@ -48,9 +48,7 @@ type Operator struct {
 }
 
 // New returns an Operator.
-func New(c Config) *Operator {
-	return &Operator{Config: c}
-}
+func New(c Config) *Operator { return &Operator{Config: c} }
 
 // Backend provides the store, the content and the keyset of an Operator. A command opens each of them itself; a worker
 // lends its own.

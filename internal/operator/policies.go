@@ -13,13 +13,12 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/google/uuid"
-
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/google/uuid"
 )
 
 // maxSamples bounds RuleEffect.Samples.

@@ -61,7 +61,7 @@ func TestPages(t *testing.T) {
 		ids = append(ids, w.enqueue(1+i%2, i+1))
 	}
 	for path, want := range map[string]string{
-		"/": "19 of 20 arrive within (p95, last hour)", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
+		"/": "19 of 20 arrive within (p95, last hour)", "/deliveries": "Older", "/deliveries?agent=8453:1&status=waiting": "replay…", "/deliveries/" + ids[0]: "clientAddress",
 		"/agents": "8453:2", "/agents?sort=failing": "0", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
 		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
 		"/deliveries/groups":                          "None.", "/find?q=8453:1": "Newest deliveries", "/find?q=" + ids[0]: "clientAddress", "/find?q=" + ids[0][:8]: "clientAddress",
@@ -111,6 +111,23 @@ func TestPages(t *testing.T) {
 		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
 		}
+	}
+}
+
+// TestOfferedMoves: a search offers the changes that it allows, and no other.
+func TestOfferedMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	offer := regexp.MustCompile(`href="(/deliveries/move\?action=([a-z]+)[^"]*)"`)
+	for search, want := range map[string]string{"": "", "since=1h": "replay cancel", "status=queued": "cancel", "status=running": "", "status=waiting": "replay cancel",
+		"status=held": "replay cancel", "status=delivered": "", "status=dead": "replay", "status=dead&status=held": "replay", "status=cancelled": "replay",
+		"reason=filtered": "cancel", "reorged=true": "", "status=waiting&status=queued": "cancel"} {
+		var offers []string
+		for _, link := range offer.FindAllStringSubmatch(w.open(200, "/deliveries?"+search), -1) {
+			w.open(200, html.UnescapeString(link[1]))
+			offers = append(offers, link[2])
+		}
+		heraldtest.Equal(t, search, strings.Join(offers, " "), want)
 	}
 }
 
