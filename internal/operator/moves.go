@@ -416,16 +416,15 @@ func (r *MoveReport) foundNone() bool {
 
 // countMoves is the dry run: it counts the deliveries that would change.
 func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*MoveReport, error) {
+	able := f
+	able.WithJob, f.Unfiltered = true, false
 	all, err := st.Count(ctx, f)
+	movable := all
+	if err == nil && v.needsJob {
+		movable, err = st.Count(ctx, able)
+	}
 	if err != nil {
 		return nil, err
-	}
-	able := all
-	if v.needsJob {
-		f.WithJob = true
-		if able, err = st.Count(ctx, f); err != nil {
-			return nil, err
-		}
 	}
 	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[outcome.Status]int64{},
 		Untouched: map[outcome.Status]int64{}, Why: map[outcome.Status]string{}}
@@ -434,13 +433,16 @@ func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*M
 		switch {
 		case n == 0:
 		case slices.Contains(takes, status):
-			can := min(able[status], n) // the rows may change between the counts
+			can := min(movable[status], n) // the rows may change between the counts
 			if can > 0 {
 				r.ByStatus[status] = can
 				r.Matched += can
 			}
 			if can < n {
 				r.Untouched[status], r.Why[status] = n-can, "without a job: retention deleted it, or it was invalid"
+				if status == outcome.Skipped {
+					r.Why[status] += "; or skipped by a filter, which --reason filtered with --force ignores"
+				}
 			}
 		default:
 			r.Untouched[status], r.Why[status] = n, v.refuses[status]

@@ -168,7 +168,7 @@ func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (ledger.Delivery, erro
 func (s *shelf) Count(_ context.Context, f records.Filter) (map[outcome.Status]int64, error) {
 	n := map[outcome.Status]int64{outcome.Queued: 0}
 	for _, d := range s.rows {
-		if len(d.Job) > 0 || !f.WithJob {
+		if (len(d.Job) > 0 || !f.WithJob) && (d.Reason != outcome.Filtered || !f.Unfiltered) {
 			n[d.Status]++
 		}
 	}
@@ -341,6 +341,14 @@ func TestDryRun(t *testing.T) {
 	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "dead"}}, never)
 	if err != nil || out.Matched != 21 || out.ByStatus[outcome.Dead] != 21 || out.Untouched[outcome.Dead] != 9 ||
 		out.Why[outcome.Dead] != "without a job: retention deleted it, or it was invalid" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	// Those that a filter skipped are selected, and stay as they are.
+	skipped := newShelf(5, outcome.Skipped)
+	skipped.rows[1].Reason, skipped.rows[2].Reason, skipped.rows[3].Job = outcome.Filtered, outcome.Filtered, nil
+	out, err = skipped.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "skipped"}}, never)
+	if err != nil || out.Matched != 2 || out.Untouched[outcome.Skipped] != 3 || out.Why[outcome.Skipped] != "without a job: retention deleted it, or it was invalid; "+
+		"or skipped by a filter, which --reason filtered with --force ignores" {
 		t.Errorf("%+v, %v", out, err)
 	}
 	// Nothing to move is no change, and nothing to audit.
