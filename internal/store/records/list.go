@@ -78,13 +78,24 @@ func (f Filter) Describe() map[string]any {
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Delivery, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list deliveries")
 	defer end()
-	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
 	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
 	}
+	// All statements read one snapshot. Otherwise a delivery that is replayed between two of them would be in no list.
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, s.db.Conns, snapshot, func(tx pgx.Tx) error {
+		list, err = f.listFrom(ctx, tx)
+		return err
+	})
+	return list, err
+}
+
+// listFrom lists the deliveries of a snapshot that match the filter.
+func (f Filter) listFrom(ctx context.Context, tx pgx.Tx) (list []ledger.Delivery, err error) {
+	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
 	var lowest int64 // the list has enough deliveries from this Seq on
 	for _, f := range f.split() {
-		f, few, err := s.boundEnded(ctx, f)
+		f, few, err := f.boundEnded(ctx, tx)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +119,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 				n.addCondition(order+" <", before)
 			}
 			if f.Client != "" && table == openDeliveries {
-				first, last, err := s.boundClient(ctx, f.Client)
+				first, last, err := boundClient(ctx, tx, f.Client)
 				if err != nil {
 					return nil, err
 				}
@@ -128,7 +139,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 					SELECT id, seq FROM herald.work` + where + page + `) n ORDER BY n.seq DESC LIMIT $` +
 					strconv.Itoa(len(args)) + `))`
 			}
-			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+where+page, args...)
+			rows, _ := tx.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+where+page, args...)
 			found, err := pgx.CollectRows(rows, store.ScanDelivery)
 			if err != nil {
 				return nil, err
@@ -139,7 +150,8 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []ledger.Deliver
 			}
 		}
 	}
-	return newest(list, limit), nil
+	slices.SortFunc(list, func(a, b ledger.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	return list[:min(len(list), limit)], nil
 }
 
 // maxSorted limits the deliveries of one status that a list with EndedSince sorts for a page, and maxBounded those
@@ -151,27 +163,18 @@ const (
 
 // boundEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a list
 // reads and sorts them all. If it selects more, a list searches by seq, from the first seq of those that it selects.
-func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, err error) {
+func (f Filter) boundEnded(ctx context.Context, tx pgx.Tx) (_ Filter, few bool, err error) {
 	if f.EndedSince.IsZero() {
 		return f, false, nil
 	}
 	var count, first int64
-	err = s.db.Conns.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history
 		WHERE undelivered = $1 AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxBounded).
 		Scan(&count, &first)
 	if count < maxBounded {
 		f.firstSeq = max(f.firstSeq, first)
 	}
 	return f, count < maxSorted, err
-}
-
-// newest returns the deliveries with the highest Seq, at most limit. A delivery that changed its status between two
-// statements can be in the list twice; newest returns it once, as the later statement read it.
-func newest(list []ledger.Delivery, limit int) []ledger.Delivery {
-	slices.Reverse(list)
-	slices.SortStableFunc(list, func(a, b ledger.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
-	list = slices.CompactFunc(list, func(a, b ledger.Delivery) bool { return a.Seq == b.Seq })
-	return list[:min(len(list), limit)]
 }
 
 // The views of deliveries.
@@ -353,10 +356,10 @@ func (s *Store) boundSeq(ctx context.Context, f Filter) (_ Filter, err error) {
 // boundClient returns the first and the last seq of a client's deliveries, or 0 and 0 for an unknown client. The table
 // herald.work has no index of clients. Without these bounds, a list would read all open deliveries to find those of a
 // client that has none among them.
-func (s *Store) boundClient(ctx context.Context, client string) (first, last int64, err error) {
+func boundClient(ctx context.Context, tx pgx.Tx, client string) (first, last int64, err error) {
 	const seqs = `SELECT seq FROM herald.history WHERE split_part(coalesce(order_key, key), '/', 3) = $1
 		ORDER BY (seq + 0) ` // uses the index history_client
-	err = s.db.Conns.QueryRow(ctx,
+	err = tx.QueryRow(ctx,
 		`SELECT coalesce((`+seqs+`LIMIT 1), 0), coalesce((`+seqs+`DESC LIMIT 1), 0)`, client).Scan(&first, &last)
 	return first, last, err
 }

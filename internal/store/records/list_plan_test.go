@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// statementLog records the statements that a store runs.
+// statementLog records the statements that a store runs, except those that begin or end a transaction.
 type statementLog struct {
 	mu    sync.Mutex
 	asked []pgx.TraceQueryStartData
@@ -31,7 +31,9 @@ type statementLog struct {
 func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = append(l.asked, q)
+	if !strings.HasPrefix(q.SQL, "begin") && q.SQL != "commit" {
+		l.asked = append(l.asked, q)
+	}
 	return ctx
 }
 

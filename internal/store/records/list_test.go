@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
 )
 
 // TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an
@@ -87,14 +88,37 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestNewest: a delivery that ended between the two statements of a list is in the list once, as ended.
-func TestNewest(t *testing.T) {
+// TestListDuringReplays: a list has each delivery, also one that an operator replays while the list is read.
+func TestListDuringReplays(t *testing.T) {
 	t.Parallel()
-	open := []ledger.Delivery{{Seq: 4, Status: outcome.Waiting}, {Seq: 2, Status: outcome.Queued}}
-	ended := []ledger.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}}
-	got := records.Newest(append(open, ended...), 2)
-	heraldtest.Equal(t, "deliveries",
-		got, []ledger.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}})
+	s := newStore(t)
+	accepted, _ := accept(t, s, feedbacks(1, 1, 1)...)
+	ids, ctx := []uuid.UUID{accepted[0].ID}, t.Context()
+	moved := make(chan error)
+	go func() {
+		var err error
+		for i := 0; i < 150 && err == nil; i++ {
+			_, _, _, err = s.Cancel(ctx, ids, false)
+			if err == nil {
+				_, _, _, err = s.Replay(ctx, ids, false)
+			}
+		}
+		moved <- err
+	}()
+	for {
+		for _, f := range []records.Filter{{}, {Statuses: []outcome.Status{outcome.Queued, outcome.Cancelled}}} {
+			list, err := s.Deliveries(ctx, f)
+			if err != nil || len(list) != 1 {
+				t.Errorf("%v: %d, %v", f.Statuses, len(list), err)
+			}
+		}
+		select {
+		case err := <-moved:
+			heraldtest.Must(t, err)
+			return
+		default:
+		}
+	}
 }
 
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
