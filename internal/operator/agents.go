@@ -123,7 +123,6 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 	}
 	if f.Cursor != "" {
 		after, ok := erc8004.ParseFullName(rest)
-		var err error
 		switch f.Sort {
 		case records.SortFailing:
 			query.AfterFailed, query.AfterCalls, err = parseFailures(place)

@@ -94,6 +94,9 @@ func parseStatuses(s string) (statuses []outcome.Status, err error) {
 			statuses = append(statuses, outcome.Status(word))
 		}
 	}
+	if s != "" && len(statuses) == 0 { // without this, a list of unset variables would select all deliveries
+		return nil, NewMisuseOf("status", "%q names none", s)
+	}
 	return statuses, nil
 }
 
@@ -121,10 +124,10 @@ func checkText(what, s string) error {
 // parseHex parses an address or a hash of the given number of bytes, into the spelling that the store uses. An empty s
 // is valid.
 func parseHex(option, s string, bytes int) (string, error) {
-	s = strings.ToLower(strings.TrimSpace(s))
 	if s == "" {
 		return "", nil
 	}
+	s = strings.ToLower(strings.TrimSpace(s))
 	digits, ok := strings.CutPrefix(s, "0x")
 	if !ok || len(digits) != 2*bytes || strings.Trim(digits, "0123456789abcdef") != "" {
 		return "", NewMisuseOf(option, "%.80q is not 0x and %d hexadecimal digits", s, 2*bytes)
@@ -289,13 +292,12 @@ func ParseEventFilter(agent string, statuses []string) (_ string, kept []string,
 		agent = erc8004.FormatAgent(a.ChainID, a.ID)
 	}
 	for _, s := range statuses {
-		if s == "" {
-			continue
-		}
 		if err := checkWord("status", s, AllStatuses()); err != nil {
 			return "", nil, err
 		}
-		kept = append(kept, s)
+		if s != "" {
+			kept = append(kept, s)
+		}
 	}
 	return agent, kept, nil
 }

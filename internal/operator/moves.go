@@ -175,7 +175,6 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	if err != nil {
 		return nil, f, err
 	}
-
 	for _, s := range r.IDs {
 		id, err := parseID(s)
 		if err != nil {

@@ -117,6 +117,19 @@ func TestNamesOptions(t *testing.T) {
 	}
 }
 
+// TestBlankChoice: options that are set to blank text choose no deliveries, and not all of them.
+func TestBlankChoice(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Selection{{Client: " "}, {Transaction: "\n"}, {Status: ","}, {Status: " "}, {Agent: " "}, {Reason: " "}, {Kind: " "}, {Since: " "}} {
+		for _, v := range []verb{replayVerb(MoveRequest{}), cancelVerb(MoveRequest{})} {
+			_, f, err := MoveRequest{Selection: s, Yes: true}.check(v, time.Now())
+			if _, ok := errors.AsType[*MisuseError](err); !ok {
+				t.Errorf("%s %+v selects %+v, %v", v.name, s, f, err)
+			}
+		}
+	}
+}
+
 func TestPace(t *testing.T) {
 	t.Parallel()
 	for rate, want := range map[int]struct {
