@@ -140,7 +140,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
+	if t, err := time.Parse(time.RFC3339, s); err == nil && !t.IsZero() {
 		return t, nil
 	}
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {

@@ -117,10 +117,12 @@ func TestNamesOptions(t *testing.T) {
 	}
 }
 
-// TestBlankChoice: options that are set to blank text choose no deliveries, and not all of them.
+// TestBlankChoice: options that are set to blank text, or to the time that programs use for none, choose no deliveries,
+// and not all of them.
 func TestBlankChoice(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Selection{{Client: " "}, {Transaction: "\n"}, {Status: ","}, {Status: " "}, {Agent: " "}, {Reason: " "}, {Kind: " "}, {Since: " "}} {
+	for _, s := range []Selection{{Client: " "}, {Transaction: "\n"}, {Status: ","}, {Status: " "}, {Agent: " "}, {Reason: " "}, {Kind: " "}, {Since: " "},
+		{Until: "0001-01-01T00:00:00Z"}} {
 		for _, v := range []verb{replayVerb(MoveRequest{}), cancelVerb(MoveRequest{})} {
 			_, f, err := MoveRequest{Selection: s, Yes: true}.check(v, time.Now())
 			if _, ok := errors.AsType[*MisuseError](err); !ok {
