@@ -51,7 +51,7 @@ func (d *desk) sealed(keyset string, n int) {
 func (d *desk) opens(keyset string) (n int) {
 	d.t.Helper()
 	k := parseKeyset(d.t, keyset)
-	page, _, done, err := records.New(d.store).SealedAfter(d.t.Context(), uuid.Nil)
+	page, _, done, err := records.New(d.store).SealedAfter(d.t.Context(), 0)
 	if err != nil || !done {
 		d.t.Fatal(done, err)
 	}
@@ -135,7 +135,7 @@ func TestKeysReencryptSkipsUnopenable(t *testing.T) {
 	d.with(d.next("keys", "rotate", "add"))
 	promoted := d.next("keys", "rotate", "promote")
 	d.with(promoted)
-	page, _, _, err := records.New(d.store).SealedAfter(t.Context(), uuid.Nil)
+	page, _, _, err := records.New(d.store).SealedAfter(t.Context(), 0)
 	if err != nil || len(page) != 2 {
 		t.Fatal(len(page), err)
 	}

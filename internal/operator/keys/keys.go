@@ -23,7 +23,6 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
-	"github.com/google/uuid"
 )
 
 // NewKeyset returns a keyset with one new key as text. With cleartext true it is not wrapped, so that every
@@ -315,7 +314,7 @@ type sealedSecret struct {
 // eachSealed calls do for every stored ciphertext: headers of jobs, tokens, access tokens of OAuth credentials and
 // signing keys.
 func eachSealed(ctx context.Context, st *operator.Session, do func(sealedSecret) error) error {
-	for after, done := uuid.Nil, false; !done; {
+	for after, done := int64(0), false; !done; {
 		var page []records.Sealed
 		var err error
 		if page, after, done, err = st.SealedAfter(ctx, after); err != nil {

@@ -22,44 +22,40 @@ type Sealed struct {
 // few of them that have sealed headers.
 const sealedPage = 5000
 
-// SealedAfter reads the next sealedPage (5,000) deliveries in the order of their ids, and returns the sealed headers of
-// these deliveries and of their hints. The page follows the last id of the previous page (after); uuid.Nil selects the
-// first page. SealedAfter returns the last id of this page (next). done reports whether this was the last page.
-// SealedAfter may miss rows that are inserted during the listing. They need no resealing: the worker that inserted them
-// used its present key.
-func (s *Store) SealedAfter(ctx context.Context,
-	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
+// SealedAfter reads the next sealedPage (5,000) deliveries in the order of their acceptance, in which the table stores
+// them, and returns the sealed headers of these deliveries and of their hints. The page follows the last seq of the
+// previous page (after); 0 selects the first page. SealedAfter returns the last seq of this page (next). done reports
+// whether this was the last page. SealedAfter may miss rows that are inserted during the listing. They need no
+// resealing: the worker that inserted them used its present key.
+func (s *Store) SealedAfter(ctx context.Context, after int64) (page []Sealed, next int64, done bool, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for sealed headers")
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `WITH page AS MATERIALIZED (
-			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers
-			  FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
+			SELECT seq, id, chain_id, identity_registry, agent_id,
+			       CASE WHEN secret_headers IS NOT NULL THEN job END AS job, secret_headers
+			  FROM herald.history WHERE seq > $1 ORDER BY seq LIMIT $2
 		), sealed AS (
-			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
+			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers
+			  FROM page WHERE secret_headers IS NOT NULL
 			UNION ALL
-			SELECT false, p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job,
+			SELECT p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job,
 			       h.secret_headers
 			  FROM page p JOIN herald.hints h ON h.delivery_id = p.id WHERE h.secret_headers IS NOT NULL
 		)
-		SELECT own, id, chain_id, identity_registry, agent_id::text,
-		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END,
-		       secret_headers
-		  FROM sealed ORDER BY id`, after, sealedPage)
+		SELECT p.last, p.seen, coalesce(id, $3), coalesce(chain_id, 0), coalesce(identity_registry, ''),
+		       coalesce(agent_id::text, ''), coalesce(job #>> '{action,endpoint,url}', ''), secret_headers
+		  FROM (SELECT coalesce(max(seq), $1) AS last, count(*) AS seen FROM page) p LEFT JOIN sealed ON true`,
+		after, sealedPage, uuid.Nil)
 	seen := 0
 	var r Sealed
-	var own bool
-	_, err = pgx.ForEachRow(rows, []any{&own, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext},
-		func() error {
-			if own {
-				seen++
-			}
-			next = r.ID
-			if r.Ciphertext != nil {
-				page = append(page, r)
-			}
-			r = Sealed{}
-			return nil
-		})
+	columns := []any{&next, &seen, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if r.Ciphertext != nil { // nil: the page has none
+			page = append(page, r)
+		}
+		r = Sealed{}
+		return nil
+	})
 	if err != nil {
 		return nil, after, false, err
 	}

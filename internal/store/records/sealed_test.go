@@ -27,7 +27,7 @@ func TestSealedHints(t *testing.T) {
 	accept(t, s, own, second)
 	read := func() (found map[string]records.Sealed) {
 		t.Helper()
-		page, _, done, err := s.SealedAfter(t.Context(), [16]byte{})
+		page, _, done, err := s.SealedAfter(t.Context(), 0)
 		if err != nil || !done {
 			t.Fatal(err, done)
 		}
@@ -47,4 +47,25 @@ func TestSealedHints(t *testing.T) {
 	if got := read(); len(got) != 2 || got["new second"].URL != "https://b.example/mcp" {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestSealedPages: the pages have all sealed headers of thousands of deliveries, each once.
+func TestSealedPages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, secret_headers)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 7, 'eip155:8453:0xbb/1/0xc1', n, '{}',
+		       CASE WHEN n IN (1, 5000, 5001, 10000) THEN convert_to(n::text, 'UTF8') END FROM generate_series(1, 10000) n`)
+	var found []string
+	pages := 0
+	for after, done := int64(0), false; !done; pages++ {
+		var page []records.Sealed
+		var err error
+		page, after, done, err = s.SealedAfter(t.Context(), after)
+		heraldtest.Must(t, err)
+		for _, p := range page {
+			found = append(found, string(p.Ciphertext))
+		}
+	}
+	heraldtest.Equal(t, "found", fmt.Sprint(found, pages), "[1 5000 5001 10000] 3")
 }
