@@ -38,7 +38,7 @@ func (s *Server) guard(route Route) http.Handler {
 			StillMay:  func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}
 		if route.Form && !s.isFormTokenGood(w, r, caller) {
 			AnswerError(w, http.StatusForbidden, "stale_form",
-				"this form is too old, or not of this page: reload the page and try again")
+				"this form is too old, or not of this page: go back, reload the page and try again")
 			return
 		}
 		route.Handle(w, r, visitor)

@@ -75,6 +75,8 @@ func TestAccess(t *testing.T) {
 				res := w.send(method, path, tokens[operator.ScopeOperate], "application/x-www-form-urlencoded",
 					strings.NewReader("form_token="+strings.Repeat("0", 64)))
 				heraldtest.Equal(t, method+" "+path+" without the page's token", res.StatusCode, forbidden)
+				answer, _ := io.ReadAll(res.Body) // a reload of this answer would send the same form again
+				heraldtest.Contains(t, path, string(answer), "go back, reload the page and try again")
 			}
 			if route.Form == route.BearerOnly {
 				t.Errorf("%s %s is neither a page's nor the API's: a browser could be made to ask for it", method, path)
