@@ -36,6 +36,20 @@ type auditRow struct {
 	What string
 }
 
+// Changed says how many of the selected rows were changed. An action on one agent or token counts the deliveries that
+// it released, and a change of the keys has no selection.
+func (a auditRow) Changed() string {
+	switch a.Action {
+	case "agent disable": // it moves no delivery
+		return "–"
+	case "agent enable", "token set", "token login":
+		return showCount(a.Moved) + " released"
+	case "keys reencrypt":
+		return showCount(a.Moved)
+	}
+	return showCount(a.Moved) + " of " + showCount(a.Matched)
+}
+
 func (p *Pages) listAudit(r *request) (answer, error) {
 	cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
 	list, err := p.Operator.ListAudit(r.Context(), max(cursor, 0), pageRows)

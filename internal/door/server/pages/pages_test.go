@@ -86,6 +86,9 @@ func TestPageWords(t *testing.T) {
 			">delivered a minute, last 5 minutes<", ">none</span>"}},
 		{"groups", groupsPage{GroupList: operator.GroupList{Groups: []records.Group{{Sentence: "it is disabled: `worker agent enable` releases <b>"}}}},
 			[]string{"it is disabled: <code>worker agent enable</code> releases &lt;b&gt;"}},
+		{"audit", auditPage{Rows: []auditRow{{Audit: records.Audit{Action: "replay", Matched: 30, Moved: 29}}, {Audit: records.Audit{Action: "agent enable", Matched: 1, Moved: 1338}},
+			{Audit: records.Audit{Action: "agent disable", Matched: 1}}, {Audit: records.Audit{Action: "keys reencrypt", Moved: 12}}}},
+			[]string{">29 of 30<", ">1\u202f338 released<", `"Changed">–<`, ">12<"}},
 		{"chains", chainsPage{[]operator.ChainState{{Cursors: []operator.CursorState{{LagBlocks: new(uint64(1234))}}}}}, []string{">1\u202f234 blocks<"}},
 	} {
 		var out strings.Builder
