@@ -52,14 +52,16 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
 
-// describeState says in one sentence how things are. Without v.Minutes, the outcomes of the last hour are unknown.
+// describeState says in one sentence how things are. Without v.Minutes, the outcomes of the last hour are unknown. The
+// failures are those of v.Needs: a delivery that is rejected at acceptance, or expires, is the outcome of no attempt.
 func describeState(v operator.Overview, hour [3]int64, needs int) string {
+	failed := v.EndedLastHour[outcome.Rejected] + v.EndedLastHour[outcome.Dead]
 	parts := []string{
-		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(hour[2]))}
+		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(failed))}
 	switch {
 	case len(v.Minutes) == 0:
 		parts[0] = "the outcomes of the last hour are unknown"
-	case hour[0]+hour[2] == 0:
+	case hour[0]+failed == 0:
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
 	if n := v.LastHour.Outcomes[outcome.Skipped]; n > 0 {
