@@ -30,8 +30,9 @@ func Excerpt(s string, n int) string {
 }
 
 // Sanitize removes characters that make text look different from its content: control characters except tab and line
-// feed, and bidirectional embeddings, overrides and isolates. It keeps the marks LRM, RLM and ALM, because ordinary
-// Arabic and Hebrew text needs them and they override nothing.
+// feed, bidirectional embeddings, overrides and isolates, and tag characters. It keeps the marks LRM, RLM and ALM,
+// because ordinary Arabic and Hebrew text needs them and they override nothing. Tag characters repeat ASCII invisibly,
+// so they could hide instructions to an agent from people. Without them, the flags of three regions become black.
 func Sanitize(s string) string {
 	if strings.IndexFunc(s, misleads) < 0 {
 		return s
@@ -44,8 +45,8 @@ func Sanitize(s string) string {
 	}, s)
 }
 
-// misleads reports whether r is in Unicode category Cc, except tab and line feed, or is one of LRE, RLE, PDF, LRO, RLO,
-// LRI, RLI, FSI and PDI.
+// misleads reports whether r is in Unicode category Cc, except tab and line feed, is one of LRE, RLE, PDF, LRO, RLO,
+// LRI, RLI, FSI and PDI, or is in the block Tags.
 func misleads(r rune) bool {
 	switch {
 	case r == '\t' || r == '\n':
@@ -53,5 +54,5 @@ func misleads(r rune) bool {
 	case r < 0x20, r >= 0x7f && r <= 0x9f:
 		return true
 	}
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
+	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r >= 0xe0000 && r <= 0xe007f
 }

@@ -107,9 +107,9 @@ func isBroken(token []byte, s string) bool {
 	return strings.ContainsRune(s, utf8.RuneError) && bytes.Contains(bytes.ToLower(escapes), []byte(`\ud`))
 }
 
-// mayMislead reports whether a string token can contain an unwanted character. Only an escape, DEL, C1 (0xc2 …) and
-// U+20xx (0xe2 …) can encode one; unescaped control bytes are not valid JSON.
+// mayMislead reports whether a string token can contain an unwanted character. Only an escape, DEL, C1 (0xc2 …), U+20xx
+// (0xe2 …) and U+E00xx (0xf3 …) can encode one; unescaped control bytes are not valid JSON.
 func mayMislead(token []byte) bool {
 	return bytes.IndexByte(token, '\\') >= 0 || bytes.IndexByte(token, 0x7f) >= 0 ||
-		bytes.IndexByte(token, 0xc2) >= 0 || bytes.IndexByte(token, 0xe2) >= 0
+		bytes.IndexByte(token, 0xc2) >= 0 || bytes.IndexByte(token, 0xe2) >= 0 || bytes.IndexByte(token, 0xf3) >= 0
 }

@@ -18,6 +18,8 @@ func TestSanitize(t *testing.T) {
 		{"controls", "a\x00b\x1b[31mc\r\nd\x7f\u0085e", "ab[31mc\nde"},
 		{"bidi", "pay \u202egpj.exe\u202c \u2066x\u2069", "pay gpj.exe x"},
 		{"marks stay", "a\u200fb\u200e", "a\u200fb\u200e"},
+		{"tag characters", "good\U000e0069\U000e0067\U000e007f 🏴", "good 🏴"},
+		{"raw tag characters", json.RawMessage("[\"a\U000e0069b\"]"), json.RawMessage(`["ab"]`)},
 		{"number", json.Number("1"), json.Number("1")},
 		{"nested", map[string]any{"k\u202e": []any{"x\x01"}}, map[string]any{"k": []any{"x"}}},
 		{"raw", json.RawMessage(`{ "b" : 1.50, "a\u0000":"x\u202Ey" , "u":"é\ud83d\ude00","q":"\"\\\u001b" }`),
