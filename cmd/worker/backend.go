@@ -81,10 +81,7 @@ func (b attached) readEffort(ctx context.Context, url secret.Secret, agent erc80
 		return nil, err
 	}
 	defer func() { _ = q.Close() }()
-	client, err := q.Client(effortTimeout)
-	if err != nil {
-		return nil, err
-	}
+	client := q.Client(effortTimeout)
 	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, effortTimeout)
 	defer cancel()

@@ -245,9 +245,7 @@ func (a *assembly) openLimiters() (err error) {
 	// An embedded Redis belongs to this worker alone, because the worker locks its data folder. So the limits are
 	// counted in memory, which saves two Redis scripts per call. A restart resets the breakers.
 	if !a.backend.EmbeddedRedis {
-		if a.fast, err = a.openRedis(limitTimeout); err != nil {
-			return err
-		}
+		a.fast = a.openRedis(limitTimeout)
 	}
 	rate := float64(a.cfg.EndpointRate)
 	common := ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: a.cfg.EndpointInflight, Rate: rate,
@@ -270,12 +268,10 @@ func (a *assembly) openLimiters() (err error) {
 }
 
 // openRedis opens connections to Redis of their own. timeout bounds a command.
-func (a *assembly) openRedis(timeout time.Duration) (queue.Redis, error) {
-	c, err := a.queue.Client(timeout)
-	if err == nil {
-		a.onClose(func() { _ = c.Close() })
-	}
-	return c, err
+func (a *assembly) openRedis(timeout time.Duration) queue.Redis {
+	c := a.queue.Client(timeout)
+	a.onClose(func() { _ = c.Close() })
+	return c
 }
 
 // originLimits returns the limits that openLimiters opened.
@@ -299,16 +295,12 @@ func (a *assembly) limitStats() ratelimit.Stats {
 
 // openEfforts opens the effort budgets. They also use Redis if it is embedded, because `worker agent show` reads them
 // there.
-func (a *assembly) openEfforts() error {
+func (a *assembly) openEfforts() (err error) {
 	if a.cfg.EffortBudget == 0 {
 		return nil
 	}
-	counting, err := a.openRedis(limitTimeout)
-	if err != nil {
-		return err
-	}
-	a.efforts, err = effort.New(effort.Config{Size: a.cfg.EffortBudget, Redis: counting, Timeout: limitTimeout,
-		Logger: a.log})
+	a.efforts, err = effort.New(effort.Config{Size: a.cfg.EffortBudget, Redis: a.openRedis(limitTimeout),
+		Timeout: limitTimeout, Logger: a.log})
 	if err != nil {
 		return err
 	}
@@ -380,16 +372,12 @@ func (a *assembly) openLegacy() error {
 	if a.cfg.LegacyQueue == "" {
 		return nil
 	}
-	client, err := a.openRedis(legacyTimeout)
-	if err != nil {
-		return err
-	}
 	metrics, err := legacy.NewMetrics(a.metrics)
 	if err != nil {
 		return err
 	}
-	consumer, err := legacy.New(legacy.Config{Client: client, Acceptor: a.intake, List: a.cfg.LegacyQueue,
-		Metrics: metrics, Logger: a.log})
+	consumer, err := legacy.New(legacy.Config{Client: a.openRedis(legacyTimeout), Acceptor: a.intake,
+		List: a.cfg.LegacyQueue, Metrics: metrics, Logger: a.log})
 	if err != nil {
 		return err
 	}

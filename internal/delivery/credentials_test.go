@@ -308,7 +308,7 @@ func (w *world) noCanary(k *worker) {
 			look("table "+table, strings.ReplaceAll(text, fmt.Sprintf("%x", canary), canary)) // a bytea
 		}
 	}
-	rdb := must(w.queue.Client(5 * time.Second))
+	rdb := w.queue.Client(5 * time.Second)
 	defer func() { _ = rdb.Close() }()
 	keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 	for n := 0; keys.Next(ctx); n++ {

@@ -93,7 +93,7 @@ func TestForgedResults(t *testing.T) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		again := w.diesBeforeKeeping(id, 1)
-		rdb := must(w.queue.Client(10 * time.Second))
+		rdb := w.queue.Client(10 * time.Second)
 		defer func() { _ = rdb.Close() }()
 		heraldtest.Must(t, rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err())
 		w.callsIgnoring(a, again, spooledUnreadable, 1)

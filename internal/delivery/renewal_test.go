@@ -68,7 +68,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 // spools counts the renewals in Redis.
 func (w *world) spools(ctx context.Context) int {
 	w.t.Helper()
-	rdb := must(w.queue.Client(10 * time.Second))
+	rdb := w.queue.Client(10 * time.Second)
 	defer func() { _ = rdb.Close() }()
 	return len(must(rdb.Keys(ctx, "herald:renewal:*").Result()))
 }

@@ -160,7 +160,7 @@ func TestKilledBeforeTaskIsRetried(t *testing.T) {
 	}))
 	due, early := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 	k := w.newWorker()
-	rdb := must(w.queue.Client(10 * time.Second))
+	rdb := w.queue.Client(10 * time.Second)
 	t.Cleanup(func() { _ = rdb.Close() })
 	for range 2 { // as asynq leaves the tasks of a dead server
 		id := must(rdb.RPopLPush(t.Context(), "asynq:{first}:pending", "asynq:{first}:active").Result())

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Lane is an asynq queue that Herald reads. There are few lanes, because asynq polls them one after another.
@@ -98,7 +99,7 @@ type Config struct {
 
 // Queue enqueues tasks in Redis and inspects them. It is safe for concurrent use.
 type Queue struct {
-	opt       asynq.RedisConnOpt
+	opt       asynq.RedisConnOpt // an options
 	rdb       Redis
 	put       putTask
 	inspector inspector
@@ -123,10 +124,15 @@ func Open(cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	rdb, err := redisClient(opt, cfg.DialOnce)
-	if err != nil {
-		return nil, err
+	opt.ContextTimeoutEnabled = true // without it, a call to a frozen Redis ignores the deadline of its context
+	// RESP3, the newer protocol of Redis, adds push messages and maintenance notifications, which Herald does not use.
+	// Checking for them costs one more read per command.
+	opt.Protocol = 2
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	if cfg.DialOnce {
+		opt.DialerRetries = 1
 	}
+	rdb := redis.NewUniversalClient(&opt.UniversalOptions)
 	read := maps.Clone(lanes)
 	if cfg.NoIntake {
 		delete(read, intakeLane)

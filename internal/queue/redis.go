@@ -15,92 +15,77 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// parseURL parses REDIS_URL into asynq's connection options. It accepts asynq's schemes redis, rediss, redis-socket and
-// redis-sentinel (completeSentinels). For a Redis cluster, it accepts
-// redis-cluster://[user:password@]host1[:port],host2, and redis-clusters:// for TLS. Errors do not contain the URL,
-// because the URL may contain a password.
-func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
-	text := raw.Reveal()
-	scheme, _, ok := strings.Cut(text, "://")
+// options are the options of the Redis clients of a Queue. They implement asynq.RedisConnOpt.
+type options struct{ redis.UniversalOptions }
+
+// MakeRedisClient returns a new client of a server, of a cluster, or of the master that the Sentinels name.
+func (o options) MakeRedisClient() any { return redis.NewUniversalClient(&o.UniversalOptions) }
+
+// parseURL parses REDIS_URL. It accepts these forms:
+//
+//	redis://[user:password@]host[:port][/db]     rediss:// with TLS
+//	redis-socket://[user:password@]/path[?db=N]
+//	redis-sentinel://[user:password@]host1[:port],host2[/db]?master=NAME
+//	redis-cluster://[user:password@]host1[:port],host2     redis-clusters:// with TLS
+//
+// Sentinels get the same password as Redis, or the value of the parameter sentinel_password. A Sentinel or Redis
+// without a password accepts any. Errors do not contain the URL, because the URL may contain a password.
+func parseURL(raw secret.Secret) (o options, _ error) {
+	scheme, rest, ok := strings.Cut(raw.Reveal(), "://")
 	if !ok {
-		return nil, errors.New("REDIS_URL is not a URL: expected redis://host:6379/0, rediss://, " +
-			"redis-socket:///path, redis-sentinel:// or redis-cluster://host1,host2")
+		return o, errors.New("REDIS_URL is not a URL: expected redis://host:6379/0, rediss://, redis-socket:///path, " +
+			"redis-sentinel://host1,host2/0?master=NAME or redis-cluster://host1,host2")
 	}
-	if scheme == "redis-cluster" || scheme == "redis-clusters" {
-		return parseCluster(text, scheme == "redis-clusters")
+	refusal := fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number, "+
+		"the percent-encoding of user and password, and ?master=NAME of Sentinels", scheme)
+	o.IsClusterMode = scheme == "redis-cluster" || scheme == "redis-clusters"
+	end := len(rest)
+	if !o.IsClusterMode {
+		end = strings.IndexAny(rest+"/", "/?#")
 	}
-	opt, err := asynq.ParseRedisURI(text)
-	if err != nil {
-		return nil, fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number", scheme)
+	begin := strings.LastIndexByte(rest[:end], '@') + 1
+	hosts := strings.Split(strings.TrimSuffix(rest[begin:end], "/"), ",")
+	user, password, _ := strings.Cut(strings.TrimSuffix(rest[:begin], "@"), ":")
+	var errs [3]error
+	o.Username, errs[0] = url.PathUnescape(user)
+	o.Password, errs[1] = url.PathUnescape(password)
+	u, err := url.Parse(rest[end:])
+	if err = cmp.Or(err, errs[0], errs[1]); err != nil {
+		return o, refusal
 	}
-	u, _ := url.Parse(text) // does not fail, because ParseRedisURI calls it too
-	switch opt := opt.(type) {
-	case asynq.RedisFailoverClientOpt:
-		return completeSentinels(opt, u)
-	case asynq.RedisClientOpt:
-		opt.Username = u.User.Username() // asynq drops it, and Redis needs it for its access control
-		if opt.Network != "unix" {
-			opt.Addr = addPort(opt.Addr, "6379")
-		}
-		return opt, nil
-	}
-	return opt, nil
-}
 
-// completeSentinels adds to opt the parts of redis-sentinel://[user:password@]host1[:port],host2[/db]?master=NAME that
-// asynq ignores: the credentials and the database number of Redis. Sentinels get the same password, or the value of
-// sentinel_password. A Sentinel or Redis without a password accepts any.
-func completeSentinels(opt asynq.RedisFailoverClientOpt, u *url.URL) (_ asynq.RedisConnOpt, err error) {
-	if db := strings.Trim(u.Path, "/"); db != "" {
-		opt.DB, err = strconv.Atoi(db)
+	db, port := strings.Trim(u.Path, "/"), "6379"
+	switch scheme {
+	case "redis", "rediss", "redis-cluster", "redis-clusters":
+	case "redis-socket":
+		hosts, o.Addrs, db = nil, []string{u.Path}, u.Query().Get("db")
+	case "redis-sentinel":
+		port, o.MasterName = "26379", u.Query().Get("master")
+		o.SentinelPassword = cmp.Or(u.Query().Get("sentinel_password"), o.Password)
+	default:
+		return o, refusal
 	}
-	if err != nil || opt.MasterName == "" {
-		return nil, errors.New("REDIS_URL: expected redis-sentinel://user:password@host1,host2/0?master=NAME")
-	}
-	opt.Username, opt.Password = u.User.Username(), opt.SentinelPassword
-	opt.SentinelPassword = cmp.Or(u.Query().Get("sentinel_password"), opt.Password)
-	for i, host := range opt.SentinelAddrs {
-		opt.SentinelAddrs[i] = addPort(host, "26379")
-	}
-	return opt, nil
-}
-
-// addPort returns host with port, unless it has a port. An IPv6 address is in brackets.
-func addPort(host, port string) string {
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), port)
-}
-
-// parseCluster parses the URL of a Redis cluster, which asynq.ParseRedisURI does not support. withTLS selects TLS.
-func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
-	_, rest, _ := strings.Cut(text, "://")
-	var opt asynq.RedisClusterClientOpt
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, password, _ := strings.Cut(rest[:at], ":")
-		var err1, err2 error
-		opt.Username, err1 = url.PathUnescape(user)
-		opt.Password, err2 = url.PathUnescape(password)
-		if err1 != nil || err2 != nil {
-			return nil, errors.New("REDIS_URL: user or password is not percent-encoded correctly")
+	for _, host := range hosts {
+		h, err := url.Parse("redis://" + host)
+		if err != nil || h.Path != "" || host == "" && o.IsClusterMode {
+			return o, refusal
 		}
-		rest = rest[at+1:]
+		o.Addrs = append(o.Addrs, net.JoinHostPort(h.Hostname(), cmp.Or(h.Port(), port)))
 	}
-	for _, host := range strings.Split(strings.TrimSuffix(rest, "/"), ",") {
-		if host == "" {
-			return nil, errors.New("REDIS_URL: redis-cluster:// needs host1:port,host2:port")
-		}
-		opt.Addrs = append(opt.Addrs, addPort(host, "6379"))
+	if db != "" {
+		o.DB, err = strconv.Atoi(db)
 	}
-	if withTLS {
-		host, _, _ := net.SplitHostPort(opt.Addrs[0])
-		opt.TLSConfig = &tls.Config{ServerName: host}
+	if err != nil || o.Addrs[0] == "" || scheme == "redis-sentinel" && o.MasterName == "" ||
+		len(o.Addrs) > 1 && !o.IsClusterMode && o.MasterName == "" {
+		return o, refusal
 	}
-	return opt, nil
+	if scheme == "rediss" || scheme == "redis-clusters" {
+		host, _, _ := net.SplitHostPort(o.Addrs[0])
+		o.TLSConfig = &tls.Config{ServerName: host}
+	}
+	return o, nil
 }
 
 // LogDriver sends the messages of the Redis driver to log, at level debug, instead of to standard error. The driver
@@ -216,31 +201,4 @@ func newPutTask(rdb redis.UniversalClient) putTask {
 		_, err := client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(kind, body, headers, opts...))
 		return err
 	}
-}
-
-// redisClient returns a Redis client for asynq's connection options. With a single server, a call ends at the deadline
-// of its context, and dialOnce has an effect (Config.DialOnce). With a cluster or with sentinels, neither is the case.
-func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
-	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
-	if !ok {
-		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
-	}
-	if _, single := opt.(asynq.RedisClientOpt); !single {
-		return c, nil // the options of these clients cannot be changed afterwards
-	}
-	o := withoutPush(*c.(*redis.Client).Options())
-	o.ContextTimeoutEnabled = true // without it, a call to a frozen Redis ignores the deadline of its context
-	if dialOnce {
-		o.DialerRetries = 1
-	}
-	_ = c.Close()
-	return redis.NewClient(&o), nil
-}
-
-// withoutPush returns o with RESP2 instead of RESP3, the newer protocol of Redis. RESP3 adds push messages and
-// maintenance notifications, which Herald does not use. Checking for them costs one more read per command.
-func withoutPush(o redis.Options) redis.Options {
-	o.Protocol, o.PushNotificationProcessor = 2, nil
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return o
 }

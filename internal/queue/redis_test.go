@@ -6,56 +6,47 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )
 
 func TestParseURL(t *testing.T) {
 	t.Parallel()
-	for raw, check := range map[string]func(asynq.RedisConnOpt) bool{
-		"redis://h": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).Addr == "h:6379" },
-		"redis://u:p%40w@h:7000/3": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisClientOpt)
-			return c.Addr == "h:7000" && c.Username == "u" && c.Password == "p@w" && c.DB == 3
+	for raw, check := range map[string]func(o options, addresses string) bool{
+		"redis://h": func(o options, at string) bool { return at == "h:6379" && o.TLSConfig == nil },
+		"redis://u:p%40w@h:7000/3": func(o options, at string) bool {
+			return at == "h:7000" && o.Username == "u" && o.Password == "p@w" && o.DB == 3
 		},
-		"rediss://h:1": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).TLSConfig.ServerName == "h" },
-		"redis-socket://u:pw@/run/r.sock?db=3": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisClientOpt)
-			return c.Addr == "/run/r.sock" && c.Username == "u" && c.Password == "pw" && c.DB == 3
+		"rediss://h:1": func(o options, at string) bool { return o.TLSConfig.ServerName == "h" },
+		"redis-socket://u:pw@/run/r.sock?db=3": func(o options, at string) bool {
+			return at == "/run/r.sock" && o.Username == "u" && o.Password == "pw" && o.DB == 3
 		},
-		"redis-socket:///run/r.sock": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisClientOpt)
-			return c.Network == "unix" && c.Addr == "/run/r.sock"
+		"redis-socket:///run/r@h.sock": func(o options, at string) bool { return at == "/run/r@h.sock" && o.DB == 0 },
+		"redis://[::1]/3":              func(o options, at string) bool { return at == "[::1]:6379" && o.DB == 3 && !o.IsClusterMode },
+		"redis-sentinel://a,b:1?master=m": func(o options, at string) bool {
+			return o.MasterName == "m" && at == "a:26379 b:1" && o.DB == 0 && o.Password == ""
 		},
-		"redis://[::1]/3": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).Addr == "[::1]:6379" },
-		"redis-sentinel://a,b:1?master=m": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisFailoverClientOpt)
-			return c.MasterName == "m" && strings.Join(c.SentinelAddrs, " ") == "a:26379 b:1" && c.DB == 0 && c.Password == ""
+		"redis-sentinel://[::1]:1,[::2]:2?master=m": func(o options, at string) bool { return at == "[::1]:1 [::2]:2" },
+		"redis-sentinel://u:p%40w@a,b/3?master=m": func(o options, at string) bool {
+			return o.Username == "u" && o.Password == "p@w" && o.DB == 3 && o.SentinelUsername == "" && o.SentinelPassword == "p@w"
 		},
-		"redis-sentinel://u:p%40w@a,b/3?master=m": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisFailoverClientOpt)
-			return c.Username == "u" && c.Password == "p@w" && c.DB == 3 && c.SentinelUsername == "" && c.SentinelPassword == "p@w"
+		"redis-sentinel://:pw@a?master=m&sentinel_password=s%26@": func(o options, at string) bool {
+			return o.Password == "pw" && o.SentinelPassword == "s&@"
 		},
-		"redis-sentinel://:pw@a?master=m&sentinel_password=s%26": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisFailoverClientOpt)
-			return c.Password == "pw" && c.SentinelPassword == "s&"
+		"redis-cluster://[::1],[::2]:7001": func(o options, at string) bool { return at == "[::1]:6379 [::2]:7001" },
+		"redis-cluster://u:p%3Aw@a,b:7001/": func(o options, at string) bool {
+			return o.IsClusterMode && o.Username == "u" && o.Password == "p:w" && at == "a:6379 b:7001" && o.TLSConfig == nil
 		},
-		"redis-cluster://[::1],[::2]:7001": func(o asynq.RedisConnOpt) bool {
-			return strings.Join(o.(asynq.RedisClusterClientOpt).Addrs, " ") == "[::1]:6379 [::2]:7001"
-		},
-		"redis-cluster://u:p%3Aw@a,b:7001": func(o asynq.RedisConnOpt) bool {
-			c := o.(asynq.RedisClusterClientOpt)
-			return c.Username == "u" && c.Password == "p:w" && strings.Join(c.Addrs, " ") == "a:6379 b:7001" && c.TLSConfig == nil
-		},
-		"redis-clusters://a": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClusterClientOpt).TLSConfig.ServerName == "a" },
+		"redis-cluster://u:p/w?@a": func(o options, at string) bool { return o.Password == "p/w?" && at == "a:6379" },
+		"redis-clusters://a":       func(o options, at string) bool { return o.TLSConfig.ServerName == "a" },
 	} {
 		o, err := parseURL(secret.New(raw))
-		if err != nil || !check(o) {
+		if err != nil || !check(o, strings.Join(o.Addrs, " ")) {
 			t.Errorf("%s: %+v, %v", raw, o, err)
 		}
 	}
 	for _, raw := range []string{"hunter2", "http://u:hunter2@h", "redis://u:hunter2@h/x", "redis-cluster://u:hunter2@", "redis-cluster://u:hunter2%zz@h",
-		"redis-cluster://", "redis://h:port:hunter2", "redis-sentinel://u:hunter2@h", "redis-sentinel://u:hunter2@h/x?master=m"} {
+		"redis-cluster://", "redis://h:port:hunter2", "redis-sentinel://u:hunter2@h", "redis-sentinel://u:hunter2@h/x?master=m",
+		"redis://:hunter2@a,b", "redis-socket://:hunter2@", "redis-cluster://a,b/hunter2"} {
 		_, err := parseURL(secret.New(raw))
 		if err == nil {
 			t.Errorf("%s is taken", raw)
@@ -79,11 +70,21 @@ func TestOlderThan(t *testing.T) {
 // five seconds.
 func TestDeadlinesAreKept(t *testing.T) {
 	t.Parallel()
-	for _, raw := range []string{"redis://h", "redis-socket:///run/r.sock"} {
-		q, err := Open(Config{URL: secret.New(raw)})
+	for _, raw := range []string{"redis://h", "redis-socket:///run/r.sock", "redis-sentinel://h?master=m", "redis-cluster://h"} {
+		q, err := Open(Config{URL: secret.New(raw), DialOnce: true})
 		heraldtest.Must(t, err)
-		if c, ok := q.rdb.(*redis.Client); !ok || !c.Options().ContextTimeoutEnabled {
-			t.Errorf("%s: contexts do not end what Redis is asked", raw)
+		kept, retries := false, 0
+		switch c := q.rdb.(type) {
+		case *redis.Client:
+			kept, retries = c.Options().ContextTimeoutEnabled, c.Options().DialerRetries
+			if network := c.Options().Network; (network == "unix") != strings.Contains(raw, "socket") {
+				t.Errorf("%s: the network is %s", raw, network)
+			}
+		case *redis.ClusterClient:
+			kept, retries = c.Options().ContextTimeoutEnabled, c.Options().DialerRetries
+		}
+		if !kept || retries != 1 {
+			t.Errorf("%s: contexts do not end what Redis is asked, or it connects %d times", raw, retries)
 		}
 		heraldtest.Must(t, q.Close())
 	}

@@ -134,18 +134,9 @@ const idleConns = 4
 
 // Client returns a new Redis client with its own connections. A call on the client returns within timeout even if Redis
 // does not answer. The caller closes the client before it closes the queue.
-func (q *Queue) Client(timeout time.Duration) (Redis, error) {
-	switch c := q.rdb.(type) {
-	case *redis.Client:
-		o := withoutPush(*c.Options())
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
-		o.MaxRetries, o.MinIdleConns, o.ContextTimeoutEnabled = -1, idleConns, true
-		return redis.NewClient(&o), nil
-	case *redis.ClusterClient:
-		o := *c.Options()
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
-		o.MaxRetries, o.MinIdleConns, o.ContextTimeoutEnabled = -1, idleConns, true
-		return redis.NewClusterClient(&o), nil
-	}
-	return nil, fmt.Errorf("queue: clients of type %T cannot be made again", q.rdb)
+func (q *Queue) Client(timeout time.Duration) Redis {
+	o := q.opt.(options).UniversalOptions
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+	o.MaxRetries, o.MinIdleConns = -1, idleConns
+	return redis.NewUniversalClient(&o)
 }

@@ -84,8 +84,7 @@ func TestClientDoesNotWait(t *testing.T) {
 	q, err := Open(Config{URL: secret.New("redis://" + mute.Addr().String())})
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
-	c, err := q.Client(50 * time.Millisecond)
-	heraldtest.Must(t, err)
+	c := q.Client(50 * time.Millisecond)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx := heraldtest.Within(t, 5*time.Second)
 	if err := c.Get(ctx, "x").Err(); err == nil || ctx.Err() != nil {

@@ -30,8 +30,7 @@ func newClient(t testing.TB, url string) redis.Cmdable {
 	t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
 	heraldtest.Must(t, err)
-	c, err := q.Client(5 * time.Second)
-	heraldtest.Must(t, err)
+	c := q.Client(5 * time.Second)
 	t.Cleanup(func() { _ = errors.Join(c.Close(), q.Close()) })
 	return c
 }
