@@ -67,7 +67,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 		return nil, err
 	}
 	closeStore := s.Close
-	s.Spool, s.Close = q, func() { _ = q.Close(); closeStore() }
+	s.Spool, s.Close = q.Renewals(), func() { _ = q.Close(); closeStore() }
 	return s, nil
 }
 

@@ -281,7 +281,7 @@ func TestKeysOfSpooledRenewal(t *testing.T) {
 	authorize := func(rec auth.TokenRecords, saveTimeout time.Duration) {
 		t.Helper()
 		k := d.keys()
-		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Keys: k, Classify: classify.Error, OAuth: client, Spool: d.queue, SaveTimeout: saveTimeout})
+		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Keys: k, Classify: classify.Error, OAuth: client, Spool: d.queue.Renewals(), SaveTimeout: saveTimeout})
 		heraldtest.Must(t, err)
 		_, err = z.Authorize(t.Context(), auth.Subject{Agent: login.Agent},
 			mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: s.AgentURL})

@@ -109,7 +109,7 @@ func (k kept) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator
 		return s, nil
 	}
 	dispatcher, err := dispatch.New(k.d.queue, k.log)
-	s.Dispatcher, s.Spool = dispatcher, k.d.queue
+	s.Dispatcher, s.Spool = dispatcher, k.d.queue.Renewals()
 	return s, err
 }
 

@@ -40,7 +40,7 @@ func (a *assembly) openDelivery() (err error) {
 	}
 	a.onClose(gates.Close)
 	a.tokens, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Keys: a.keys,
-		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: a.log})
+		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue.Renewals(), Logger: a.log})
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,8 @@ func (a *assembly) openDelivery() (err error) {
 	a.executor, err = delivery.NewExecutor(delivery.Config{
 		Ledger: a.store, Followers: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
 		Fetcher: a.content.Fetcher, Caller: a.pool, Keys: a.keys, Admission: gates,
-		Origins: a.originLimits(), Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
+		Origins: a.originLimits(), Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue.Outcomes(),
+		Schedule: a.schedule,
 		Decoding: a.content.Decoding,
 		Chain:    func(id uint64) (event.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,

@@ -57,7 +57,7 @@ func (a *assembly) openWeb() (err error) {
 type lentBackend struct{ *assembly }
 
 func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Ledger: b.webStore, Records: records.New(b.webStore), Spool: b.queue,
+	return &operator.Session{Ledger: b.webStore, Records: records.New(b.webStore), Spool: b.queue.Renewals(),
 		Dispatcher: b.dispatcher, Close: func() {}}, nil
 }
 

@@ -19,9 +19,9 @@ import (
 // refresh token that Postgres has, and may end the whole grant if that one is used again. Every renewal reads the spool
 // first.
 type RenewalSpool interface {
-	SpoolRenewal(ctx context.Context, key string, sealed []byte) error
-	SpooledRenewal(ctx context.Context, key string) ([]byte, error) // nil: there is no entry
-	DropRenewal(ctx context.Context, key string) error
+	Put(ctx context.Context, key string, sealed []byte) error
+	Get(ctx context.Context, key string) ([]byte, error) // nil: there is no entry
+	Delete(ctx context.Context, key string) error
 }
 
 // spooledRenewal is the plaintext of an entry. It contains both ciphertexts in the form for Postgres.
@@ -66,7 +66,7 @@ func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
 	t := u.renewal.Token
-	if err := r.Spool.SpoolRenewal(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
+	if err := r.Spool.Put(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
 		r.Logger.Warn("neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory",
 			"agent", t.ID,
 			"origin", t.Origin, "error", err)
@@ -97,7 +97,7 @@ func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 func (r *renewer) dropSpooled(ctx context.Context, key string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
-	if err := r.Spool.DropRenewal(ctx, key); err != nil {
+	if err := r.Spool.Delete(ctx, key); err != nil {
 		r.Logger.Debug("a renewed refresh token that Postgres has stays in Redis for a while", "error", err)
 	}
 }
@@ -138,7 +138,7 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Keys, t records.T
 	key = spoolKey(b)
 	ctx, cancel := context.WithTimeout(ctx, spoolTimeout)
 	defer cancel()
-	sealed, err := spool.SpooledRenewal(ctx, key)
+	sealed, err := spool.Get(ctx, key)
 	if err != nil {
 		return nil, key, outcome.Fail(outcome.InternalError,
 			fmt.Sprintf("no access token for %s: whether a newer refresh token waits in Redis is not known: %v",

@@ -23,7 +23,7 @@ type spooled struct {
 	asked int
 }
 
-func (s *spooled) SpoolRenewal(_ context.Context, key string, sealed []byte) error {
+func (s *spooled) Put(_ context.Context, key string, sealed []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -32,14 +32,14 @@ func (s *spooled) SpoolRenewal(_ context.Context, key string, sealed []byte) err
 	return s.err
 }
 
-func (s *spooled) SpooledRenewal(_ context.Context, key string) ([]byte, error) {
+func (s *spooled) Get(_ context.Context, key string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
 	return s.texts[key], s.err
 }
 
-func (s *spooled) DropRenewal(_ context.Context, key string) error {
+func (s *spooled) Delete(_ context.Context, key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {

@@ -142,7 +142,7 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
 			return ledger.Recorded{}, errAway
 		}}
-		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { spooled <- true; return nil }}
+		c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), keep: func() error { spooled <- true; return nil }}
 	})
 	clear(dying.chains)
 	ended := dying.goDeliver(ids[0], 1)

@@ -144,14 +144,14 @@ func (w *completerWorld) Enqueue(_ context.Context, t queue.Task) error {
 	return nil
 }
 
-func (w *completerWorld) SpoolOutcome(_ context.Context, id uuid.UUID, _ []byte) error {
+func (w *completerWorld) Put(_ context.Context, id string, _ []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.spooled[id]++
+	w.spooled[uuid.MustParse(id)]++
 	return nil
 }
-func (w *completerWorld) SpooledOutcome(context.Context, uuid.UUID) ([]byte, error) { return nil, nil }
-func (w *completerWorld) DropOutcome(context.Context, uuid.UUID) error              { return nil }
+func (w *completerWorld) Get(context.Context, string) ([]byte, error) { return nil, nil }
+func (w *completerWorld) Delete(context.Context, string) error        { return nil }
 
 // accept accepts n deliveries, each to an agent of its own.
 func (w *completerWorld) accept(n int) []uuid.UUID {

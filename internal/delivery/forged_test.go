@@ -29,7 +29,7 @@ func (w *world) diesBeforeKeeping(id uuid.UUID, n int) ledger.Delivery {
 func (w *world) keptText(id uuid.UUID, n int) []byte {
 	w.t.Helper()
 	w.dies(id, n)
-	text := must(w.queue.SpooledOutcome(w.t.Context(), id))
+	text := must(w.queue.Outcomes().Get(w.t.Context(), id.String()))
 	if len(text) == 0 {
 		w.t.Fatal("Redis has nothing")
 	}
@@ -84,7 +84,7 @@ func TestForgedResults(t *testing.T) {
 			a := newAgent(t)
 			id := w.dispatchTo(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
-			heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, forge(w, again)))
+			heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), forge(w, again)))
 			w.callsIgnoring(a, again, spooledUnreadable, 1)
 		})
 	}
@@ -107,7 +107,7 @@ func TestForgedResults(t *testing.T) {
 		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
 		w.due(id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
-		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, old))
+		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), old))
 		w.callsIgnoring(a, again, spooledOld, 2)
 
 		// The same with the numbers of the attempt whose outcome is unknown.
@@ -150,7 +150,7 @@ func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 		}
 		id := w.dispatchTo(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
-		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, []byte("forged")))
+		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), []byte("forged")))
 		k.mustDeliver(id, again.Dispatch, "")
 		heraldtest.Equal(t, "log lines", log.Count("an outcome in Redis is ignored"), want)
 	}

@@ -297,8 +297,9 @@ type safe struct {
 	h *history
 }
 
-func (s *safe) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
-	return s.do(ctx, "keep", id.String(), func() {
+func (s *safe) Put(ctx context.Context, key string, outcome []byte) error {
+	id := uuid.MustParse(key)
+	return s.do(ctx, "keep", key, func() {
 		s.h.kept(s.p, id, outcome)
 		if s.h.planted == forgetfulResults {
 			return
@@ -310,17 +311,18 @@ func (s *safe) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) e
 	})
 }
 
-func (s *safe) SpooledOutcome(ctx context.Context, id uuid.UUID) (outcome []byte, err error) {
-	err = s.do(ctx, "kept", id.String(), func() {
+func (s *safe) Get(ctx context.Context, key string) (outcome []byte, err error) {
+	err = s.do(ctx, "kept", key, func() {
 		s.r.mu.Lock()
 		defer s.r.mu.Unlock()
-		outcome = s.r.results[id]
+		outcome = s.r.results[uuid.MustParse(key)]
 	})
 	return outcome, err
 }
 
-func (s *safe) DropOutcome(ctx context.Context, id uuid.UUID) error {
-	return s.do(ctx, "forget", id.String(), func() {
+func (s *safe) Delete(ctx context.Context, key string) error {
+	id := uuid.MustParse(key)
+	return s.do(ctx, "forget", key, func() {
 		s.h.forgotten(id)
 		s.r.mu.Lock()
 		defer s.r.mu.Unlock()

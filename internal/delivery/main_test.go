@@ -211,7 +211,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	k.pool = newPool(w.t, mcpcall.Config{Guard: guard, Logger: w.logger(), RelistAfter: time.Nanosecond})
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
 	cfg := Config{Ledger: w.store, Chain: func(id uint64) (event.Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
-		Caller: k.pool, Keys: w.keys, Dispatcher: w.dispatcher, Spool: w.queue,
+		Caller: k.pool, Keys: w.keys, Dispatcher: w.dispatcher, Spool: w.queue.Outcomes(),
 		Schedule:    must(outcome.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
 		CallTimeout: 5 * time.Second, Lease: 20 * time.Second, LeaseMargin: 10 * time.Second, Metrics: metrics, Logger: w.logger(),
 		Trace: func(s Step) {

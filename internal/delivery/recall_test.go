@@ -35,7 +35,7 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
 			return ledger.Recorded{}, errAway
 		}}
-		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
+		c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), keep: func() error { kept <- true; return nil }}
 	}}, adapt...)...)
 	ended := k.goDeliver(id, n)
 	heraldtest.Receive(w.t, "the outcome is kept", kept)
@@ -66,30 +66,30 @@ type results struct {
 	keep, kept, forget func() error
 }
 
-func (r *results) SpoolOutcome(ctx context.Context, id uuid.UUID, b []byte) error {
-	err := r.OutcomeSpool.SpoolOutcome(ctx, id, b)
+func (r *results) Put(ctx context.Context, id string, b []byte) error {
+	err := r.OutcomeSpool.Put(ctx, id, b)
 	if r.keep != nil {
 		err = errors.Join(err, r.keep())
 	}
 	return err
 }
 
-func (r *results) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
+func (r *results) Get(ctx context.Context, id string) ([]byte, error) {
 	if r.kept != nil {
 		if err := r.kept(); err != nil {
 			return nil, err
 		}
 	}
-	return r.OutcomeSpool.SpooledOutcome(ctx, id)
+	return r.OutcomeSpool.Get(ctx, id)
 }
 
-func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
+func (r *results) Delete(ctx context.Context, id string) error {
 	if r.forget != nil {
 		if err := r.forget(); err != nil {
 			return err
 		}
 	}
-	return r.OutcomeSpool.DropOutcome(ctx, id)
+	return r.OutcomeSpool.Delete(ctx, id)
 }
 
 // expire ends the delivery's lease and dispatches it again.
@@ -131,7 +131,7 @@ func TestKnownOutcomes(t *testing.T) {
 			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
 		}
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
-		if b, err := w.queue.SpooledOutcome(t.Context(), id); err != nil || b != nil {
+		if b, err := w.queue.Outcomes().Get(t.Context(), id.String()); err != nil || b != nil {
 			t.Errorf("Redis still has %s, %v", b, err)
 		}
 	})
@@ -146,7 +146,7 @@ func TestKnownOutcomes(t *testing.T) {
 				tried <- true
 				return ledger.Recorded{}, errAway
 			}}
-			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), kept: func() error { return errAway }}
 			c.SpoolTimeout, c.RecordPause = time.Millisecond, time.Hour
 		})
 		ended := next.goDeliver(id, again.Dispatch)
@@ -165,7 +165,7 @@ func TestKnownOutcomes(t *testing.T) {
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
 		again := w.loseOutcome(id)
 		k := w.newWorker(func(c *Config) {
-			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), kept: func() error { return errAway }}
 			c.SpoolTimeout = time.Millisecond
 		})
 		k.mustDeliver(id, again.Dispatch, "waiting internal_error")
@@ -209,7 +209,7 @@ func TestKnownOutcomes(t *testing.T) {
 				}
 				return w.store.Record(ctx, cl, o)
 			}}
-			c.Spool = &results{OutcomeSpool: w.queue, forget: func() error { return errAway }}
+			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), forget: func() error { return errAway }}
 		})
 		k.mustDeliver(id, 1, "waiting server_error")
 		w.due(id)
@@ -248,13 +248,13 @@ func TestKnownOutcomes(t *testing.T) {
 					return ledger.Recorded{}, errAway
 				}
 			}}
-			c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
+			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), keep: func() error { kept <- true; return nil }}
 		})
 		ended := late.goDeliver(id, 1)
 		heraldtest.Receive(t, "the outcome is kept", kept)
 		again := w.expire(id)
 		next := w.newWorker(func(c *Config) {
-			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error {
+			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), kept: func() error {
 				close(away)
 				heraldtest.Equal(t, "the late record", heraldtest.Receive(t, "the late record", ended), "")
 				return nil
@@ -428,7 +428,7 @@ func TestNextOutcomeStays(t *testing.T) {
 	ran := make(chan bool, 1)
 	lanes := &hastyLanes{w.queue, func(next queue.Task) {
 		heraldtest.Equal(t, "the new task", next.ID(), queue.Task{DeliveryID: second, N: 2}.ID())
-		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), second, later))
+		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), second.String(), later))
 		ran <- true
 	}}
 	k := w.newWorker(func(c *Config) {
@@ -448,5 +448,5 @@ func TestNextOutcomeStays(t *testing.T) {
 	close(finish)
 	heraldtest.Equal(t, "the end of the call", heraldtest.Receive(t, "the call", called), "")
 	heraldtest.Equal(t, "the end of the old task", heraldtest.Receive(t, "the old task", waited), "no attempt")
-	heraldtest.Equal(t, "the outcome in Redis", string(must(w.queue.SpooledOutcome(t.Context(), second))), string(later))
+	heraldtest.Equal(t, "the outcome in Redis", string(must(w.queue.Outcomes().Get(t.Context(), second.String()))), string(later))
 }

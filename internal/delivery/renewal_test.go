@@ -22,7 +22,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	w := newWorld(t)
 	s := guarded(t, oauthtest.Options{RotateRefresh: true})
 	away := &absent{TokenRecords: records.New(w.store)}
-	first := w.authorizing(func(c *auth.Config) { c.Spool, c.Records, c.SaveTimeout = w.queue, away, 2*time.Second })
+	first := w.authorizing(func(c *auth.Config) { c.Spool, c.Records, c.SaveTimeout = w.queue.Renewals(), away, 2*time.Second })
 	id := w.guardedBy(s, loginFor(s, ""))
 	ctx := heraldtest.Within(t, 60*time.Second)
 	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -36,7 +36,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	heraldtest.Equal(t, "renewals in Redis", w.spools(ctx), 1)
 	w.exec(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
 
-	w.serve(w.authorizing(func(c *auth.Config) { c.Spool = w.queue }))
+	w.serve(w.authorizing(func(c *auth.Config) { c.Spool = w.queue.Renewals() }))
 	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
 		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
 	}

@@ -21,9 +21,9 @@ import (
 // repeat a call whose outcome is known. The outcomes are encrypted and authenticated (sealOutcome), because other
 // programs may write to the same Redis. See docs/design/delivery.md.
 type OutcomeSpool interface {
-	SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error
-	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: no outcome
-	DropOutcome(ctx context.Context, id uuid.UUID) error
+	Put(ctx context.Context, id string, outcome []byte) error
+	Get(ctx context.Context, id string) ([]byte, error) // nil: no outcome
+	Delete(ctx context.Context, id string) error
 }
 
 const (
@@ -49,7 +49,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *ledger.Claim, o ledger.O
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()
-		err = e.Spool.SpoolOutcome(ctx, c.ID, b)
+		err = e.Spool.Put(ctx, c.ID.String(), b)
 	}
 	if err != nil {
 		e.Logger.Warn("neither Postgres nor Redis accepts the outcome; this process keeps it in memory",
@@ -95,7 +95,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	defer cancel()
 	for {
 		try, done := context.WithTimeout(ctx, spoolTimeout)
-		sealed, err := e.Spool.SpooledOutcome(try, id)
+		sealed, err := e.Spool.Get(try, id.String())
 		done()
 		if err == nil {
 			return sealed, nil
@@ -133,7 +133,7 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past le
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
-	if err := e.Spool.DropOutcome(ctx, id); err != nil {
+	if err := e.Spool.Delete(ctx, id.String()); err != nil {
 		e.Logger.Debug("a recorded outcome stays in Redis for a day", "delivery", id, "error", err)
 	}
 }

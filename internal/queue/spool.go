@@ -6,95 +6,66 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
-// Keys in Redis.
-const (
-	resultKey  = "herald:result:"  // followed by a delivery's id: its spooled outcome
-	renewalKey = "herald:renewal:" // followed by the key of SpoolRenewal: a renewed credential, encrypted
-	markerKey  = "herald:marker"   // the result of Marker, in RFC 3339
-)
+// markerKey is the key in Redis of the result of Marker, in RFC 3339.
+const markerKey = "herald:marker"
 
-const (
-	// resultTTL is the time after which Redis deletes a spooled outcome. The delivery's next claim reads the outcome,
-	// usually soon after Postgres is available again. An outcome that no claim reads within resultTTL is lost.
-	resultTTL = 24 * time.Hour
-	// renewalTTL is the time after which Redis deletes a spooled credential. It is the default of HERALD_EXPIRY, after
-	// which no delivery is open. If the credential were lost earlier, a person would have to log in again.
-	renewalTTL = 30 * 24 * time.Hour
-)
+// Spool stores encrypted values in Redis while Postgres is unavailable.
+type Spool struct {
+	rdb    Redis
+	prefix string // of the keys in Redis
+	ttl    time.Duration
+	what   string // the kind of the values, for errors
+}
 
-// SpoolOutcome stores the outcome of an attempt at the delivery with this id in Redis for resultTTL, because Postgres
-// is unavailable. It replaces an earlier outcome of the delivery. The caller has encrypted the outcome.
-func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
-	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
-		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
+// Outcomes returns the spool of the outcomes of attempts, whose keys are the ids of deliveries. The delivery's next
+// claim reads the outcome, usually soon after Postgres is available again. An outcome that no claim reads within a day
+// is lost.
+func (q *Queue) Outcomes() Spool { return Spool{q.rdb, "herald:result:", 24 * time.Hour, "outcome"} }
+
+// Renewals returns the spool of renewed credentials. They are kept for the default of HERALD_EXPIRY, after which no
+// delivery is open. If a credential were lost earlier, a person would have to log in again.
+func (q *Queue) Renewals() Spool {
+	return Spool{q.rdb, "herald:renewal:", 30 * 24 * time.Hour, "renewed credential"}
+}
+
+// Put stores a value, and replaces an earlier one with the same key. Redis deletes it after the spool's TTL.
+func (s Spool) Put(ctx context.Context, key string, sealed []byte) error {
+	if err := s.rdb.Set(ctx, s.prefix+key, sealed, s.ttl).Err(); err != nil {
+		return fmt.Errorf("keep %s %s in Redis: %w", s.what, key, err)
 	}
 	return nil
 }
 
-// SpooledOutcome returns the outcome that SpoolOutcome stored for the delivery with this id, or nil if Redis has none.
-func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
-	b, err := q.readKey(ctx, resultKey+id.String())
-	if err != nil {
-		return nil, fmt.Errorf("look in Redis for a known outcome of delivery %s: %w", id, err)
-	}
-	return b, nil
-}
-
-// DropOutcome deletes the outcome that SpoolOutcome stored.
-func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
-	if err := q.rdb.Del(ctx, resultKey+id.String()).Err(); err != nil {
-		return fmt.Errorf("drop the outcome of delivery %s in Redis: %w", id, err)
-	}
-	return nil
-}
-
-// SpoolRenewal stores a renewed credential under key in Redis for renewalTTL, because Postgres is unavailable. It
-// replaces an earlier credential under the same key. The caller has encrypted the credential.
-func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
-	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
-		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
-	}
-	return nil
-}
-
-// SpooledRenewal returns the credential that SpoolRenewal stored under key, or nil if Redis has none.
-func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) {
-	b, err := q.readKey(ctx, renewalKey+key)
-	if err != nil {
-		return nil, fmt.Errorf("look in Redis for a renewed credential: %w", err)
-	}
-	return b, nil
-}
-
-// DropRenewal deletes the credential that SpoolRenewal stored under key.
-func (q *Queue) DropRenewal(ctx context.Context, key string) error {
-	if err := q.rdb.Del(ctx, renewalKey+key).Err(); err != nil {
-		return fmt.Errorf("drop a renewed credential in Redis: %w", err)
-	}
-	return nil
-}
-
-// maxSpooledBytes limits how much readKey reads of a value. Herald stores only smaller values. The limit protects the
-// worker's memory against another program that can write to Redis.
-const maxSpooledBytes = 2 << 20
-
-// readKey returns the value of key, at most its first maxSpooledBytes. It returns nil if Redis has no such key or the
-// value is empty. If another program stored a value that is not a string, it returns an empty slice that is not nil:
-// the caller cannot decrypt it, and so ignores the value.
-func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
-	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
+// Get returns the first maxSpooledBytes of the value with this key, or nil if Redis has no such value. If another
+// program stored a value that is not a string, it returns an empty slice that is not nil: the caller cannot decrypt it,
+// and so ignores the value.
+func (s Spool) Get(ctx context.Context, key string) ([]byte, error) {
+	b, err := s.rdb.GetRange(ctx, s.prefix+key, 0, maxSpooledBytes-1).Bytes()
 	switch {
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return []byte{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("look in Redis for %s %s: %w", s.what, key, err)
 	case len(b) == 0:
-		return nil, err
+		return nil, nil
 	}
-	return b, err
+	return b, nil
 }
+
+// Delete deletes the value with this key.
+func (s Spool) Delete(ctx context.Context, key string) error {
+	if err := s.rdb.Del(ctx, s.prefix+key).Err(); err != nil {
+		return fmt.Errorf("delete %s %s in Redis: %w", s.what, key, err)
+	}
+	return nil
+}
+
+// maxSpooledBytes limits how much Get reads of a value. Herald stores only smaller values. The limit protects the
+// worker's memory against another program that can write to Redis.
+const maxSpooledBytes = 2 << 20
 
 // Marker returns the marker, a time that Redis stores under markerKey. Redis has lost no task of Herald that was
 // enqueued after that time; it may have lost earlier ones. If Redis has no marker, for example because it lost its

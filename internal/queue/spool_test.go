@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/google/uuid"
 )
 
 // TestSpool: the newest outcome of a delivery is kept for a day, and the newest renewal of a login for 30 days.
@@ -16,43 +15,34 @@ func TestSpool(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	ctx := heraldtest.Within(t, 10*time.Second)
-	id, other := uuid.New(), uuid.New()
 	for name, c := range map[string]struct {
-		read, readOther func(context.Context) ([]byte, error)
-		write           func([]byte) error
-		drop            func() error
-		key             string
-		kept            time.Duration
+		spool Spool
+		key   string
+		kept  time.Duration
 	}{
-		"outcome": {func(ctx context.Context) ([]byte, error) { return q.SpooledOutcome(ctx, id) },
-			func(ctx context.Context) ([]byte, error) { return q.SpooledOutcome(ctx, other) },
-			func(b []byte) error { return q.SpoolOutcome(ctx, id, b) },
-			func() error { return q.DropOutcome(ctx, id) }, resultKey + id.String(), 24 * time.Hour},
-		"renewal": {func(ctx context.Context) ([]byte, error) { return q.SpooledRenewal(ctx, "a") },
-			func(ctx context.Context) ([]byte, error) { return q.SpooledRenewal(ctx, "b") },
-			func(b []byte) error { return q.SpoolRenewal(ctx, "a", b) },
-			func() error { return q.DropRenewal(ctx, "a") }, renewalKey + "a", 30 * 24 * time.Hour},
+		"outcome": {q.Outcomes(), "herald:result:a", 24 * time.Hour},
+		"renewal": {q.Renewals(), "herald:renewal:a", 30 * 24 * time.Hour},
 	} {
-		holds := func(read func(context.Context) ([]byte, error), want []byte) {
+		holds := func(key string, want []byte) {
 			t.Helper()
-			b, err := read(ctx)
+			b, err := c.spool.Get(ctx, key)
 			heraldtest.Must(t, err)
 			heraldtest.Equal(t, name, b, want)
 		}
-		holds(c.read, nil)
+		holds("a", nil)
 		for _, v := range []string{"first", "second"} {
-			heraldtest.Must(t, c.write([]byte(v)))
-			holds(c.read, []byte(v))
+			heraldtest.Must(t, c.spool.Put(ctx, "a", []byte(v)))
+			holds("a", []byte(v))
 		}
-		holds(c.readOther, nil)
+		holds("b", nil)
 		if ttl := q.rdb.TTL(ctx, c.key).Val(); ttl < c.kept-time.Hour || ttl > c.kept {
 			t.Errorf("%s: kept for %s", name, ttl)
 		}
-		heraldtest.Must(t, c.drop())
-		holds(c.read, nil)
+		heraldtest.Must(t, c.spool.Delete(ctx, "a"))
+		holds("a", nil)
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err := c.read(gone)
+		_, err := c.spool.Get(gone, "a")
 		heraldtest.Fails(t, name+" without Redis", err)
 	}
 }

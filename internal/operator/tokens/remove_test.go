@@ -42,7 +42,7 @@ func (r *removal) OpenContent() (*operator.Content, error) {
 }
 func (r *removal) Confirm(context.Context, string) (bool, error) { return true, nil }
 func (r *removal) Notify(line string)                            { r.told(line) }
-func (r *removal) SpooledRenewal(context.Context, string) ([]byte, error) {
+func (r *removal) Get(context.Context, string) ([]byte, error) {
 	r.reads()
 	return nil, nil
 }
