@@ -31,6 +31,10 @@ const (
 	// a search.
 	maxUnseenWait  = time.Minute
 	minUnseenPause = 2 * time.Second
+	// maxUnlistedWait bounds the wait for a worker whose settings list the registry of an event that Herald has read.
+	// The pauses are short, because such a check asks no node.
+	maxUnlistedWait  = time.Hour
+	maxUnlistedPause = 10 * time.Second
 )
 
 // Ledger is the part of *store.Store that the checks use.
@@ -69,6 +73,8 @@ type Result struct {
 	Refuted   []int        // ranks (ledger.Hint.Rank) of the hints that the check refuted
 	Gone      *ledger.Gone // not nil: the chain no longer has the event, and the delivery must not get another one
 	Detail    string       // for display: the result of the check as a phrase
+
+	unlisted bool // a hint was refuted although no node was asked (chain.Standing.Unlisted)
 }
 
 // Check reads the event of the claimed delivery from the chain and replaces claim.Job by it (bindEvent). It returns nil
@@ -120,11 +126,18 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	r.Undecided = s.Event == nil
 	var failed *outcome.Failure
 	isFailed := errors.As(err, &failed)
+	age := claim.StartedAt.Sub(claim.CreatedAt)
 	switch {
+	case isFailed && r.unlisted && (claim.Bound || claim.Job.Retracts != "") && age < maxUnlistedWait:
+		// Another worker's settings list the registry, for example because it was restarted with new ones.
+		r.Refuted = nil
+		return outcome.Pause(outcome.NotConfirmed, min(max(age, minUnseenPause), maxUnlistedPause),
+			failed.Text+". Herald has read this event with other settings")
 	case isFailed && failed.Reason == outcome.MinedAgain:
 		return c.checkMinedAgain(ctx, claim, r, failed)
 	case keepsEvent && isFailed && failed.Reason == outcome.EventNotFound:
-		if claim.Job.TransactionHash != (common.Hash{}) { // only its receipt shows that the event is gone
+		// Only the receipt of its transaction shows that the event is gone.
+		if claim.Job.TransactionHash != (common.Hash{}) && !r.unlisted {
 			r.Gone = &ledger.Gone{}
 		}
 		return err
@@ -276,7 +289,7 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []ledger.Hi
 		case patient && isUnseen(h.Job, s) && age < maxUnseenWait:
 			unseen = cmp.Or(unseen, pauseUnseen(age, describeRefusal(h.Job, s)))
 		default:
-			r.Refuted = append(r.Refuted, h.Rank)
+			r.Refuted, r.unlisted = append(r.Refuted, h.Rank), r.unlisted || s.Unlisted
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
 		}
 	}

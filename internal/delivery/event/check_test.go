@@ -143,6 +143,40 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 	}
 }
 
+// TestUnlistedRegistryOfReadEvent: Herald has read the event from a registry that this worker's settings do not list, for
+// example because another worker was restarted with a further registry. The delivery waits up to an hour for a worker
+// with that registry. The chain was not asked, so the event never counts as removed by a reorg.
+func TestUnlistedRegistryOfReadEvent(t *testing.T) {
+	t.Parallel()
+	own := job.Job{Retracts: "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}
+	for name, c := range map[string]struct {
+		claim ledger.Claim
+		age   time.Duration
+		want  outcome.Reason
+		pause time.Duration
+	}{
+		"a new event":              {ledger.Claim{Bound: true}, 0, outcome.NotConfirmed, 2 * time.Second},
+		"an event of 20 minutes":   {ledger.Claim{Bound: true}, 20 * time.Minute, outcome.NotConfirmed, 10 * time.Second},
+		"an event of an hour":      {ledger.Claim{Bound: true}, time.Hour, outcome.EventNotFound, 0},
+		"the agent was called":     {ledger.Claim{Bound: true, Called: true}, 0, outcome.NotConfirmed, 2 * time.Second},
+		"called an hour ago":       {ledger.Claim{Bound: true, Called: true}, time.Hour, outcome.EventNotFound, 0},
+		"Herald's own retraction":  {ledger.Claim{Job: own}, 0, outcome.NotConfirmed, 2 * time.Second},
+		"Herald has read no event": {ledger.Claim{}, 0, outcome.EventNotFound, 0},
+	} {
+		checker := checkerOf(standingChain{Unlisted: true, Disagrees: "reputationRegistry"})
+		checker.Ledger = rowLedger{}
+		c.claim.Job.ChainID, c.claim.Job.TransactionHash = 7, common.Hash{1}
+		c.claim.CreatedAt, c.claim.StartedAt = clock.Add(-c.age), clock
+		var r Result
+		err := checker.Check(t.Context(), &c.claim, &r)
+		failure, ok := errors.AsType[*outcome.Failure](err)
+		if !ok || failure.Reason != c.want || failure.Pause != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) || r.Gone != nil ||
+			!strings.Contains(failure.Text, "REPUTATION_REGISTRY_7") {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
 type unindexedChain struct {
 	block   uint64 // the event's block
