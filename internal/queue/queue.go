@@ -183,6 +183,13 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 		q.marked.Store(true)
 	}
 	err = q.put(ctx, t.Kind, body, headers, opts...)
+	if errors.Is(err, asynq.ErrTaskIDConflict) {
+		// If Postgres lost the dispatch of an ended task, for example in a failover, this is another dispatch with the
+		// same number. Until the ended task is deleted, asynq refuses its task.
+		if err = q.dropTasks(ctx, []string{t.ID()}, "completed", "archived"); err == nil {
+			err = q.put(ctx, t.Kind, body, headers, opts...)
+		}
+	}
 	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
 		return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
 	}

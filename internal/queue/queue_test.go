@@ -55,6 +55,32 @@ func TestEnqueueTwiceIsOneTask(t *testing.T) {
 	heraldtest.Equal(t, "lanes are shown", len(lanes), 5)
 }
 
+// TestEnqueueEndedTask: Redis still has the ended task of a dispatch that Postgres has lost, for example in a failover. The
+// next dispatch has the same number, and its task runs too.
+func TestEnqueueEndedTask(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	results := make(chan error, 2)
+	results <- nil
+	results <- &ArchivedError{Text: "rejected"}
+	runs := make(chan bool, 3)
+	serve(t, q, handler{deliver: func(context.Context, uuid.UUID, int) (string, error) {
+		runs <- true
+		select {
+		case err := <-results:
+			return "", err
+		default:
+			return "", ErrDropped
+		}
+	}}, 1)
+	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	for range 3 {
+		enqueue(t, q, task)
+		heraldtest.Receive(t, "the task runs", runs)
+		heraldtest.Await(t, "the task has ended", func() bool { return locateTask(t, q, task) == Nowhere })
+	}
+}
+
 func TestScheduledIsNeverEarly(t *testing.T) {
 	t.Parallel()
 	q := open(t)
