@@ -36,6 +36,9 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 			e.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres),
 				"delivery", id, "error", err)
 		}
+		if err == nil {
+			e.warnUnknown(try, id)
+		}
 		return nil, err
 	}
 
@@ -46,6 +49,21 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 		}
 	}
 	return e.beginAttempt(c, server, lease{began, e.Lease}, err), err
+}
+
+// warnUnknown warns if Postgres does not have the delivery of a task whose claim it refused. Two Heralds that share one
+// Redis database take and drop each other's tasks, which delays all their deliveries. It asks Postgres at most once a
+// minute, because after an outage of Redis it refuses many claims.
+func (e *Executor) warnUnknown(ctx context.Context, id uuid.UUID) {
+	now := e.Now().UnixNano()
+	if last := e.unknownSought.Load(); now-last < int64(time.Minute) || !e.unknownSought.CompareAndSwap(last, now) {
+		return
+	}
+	if _, err := e.Ledger.Delivery(ctx, id); errors.Is(err, ledger.ErrNotFound) {
+		e.Logger.Warn("a task in Redis is of a delivery that Postgres does not have: unless Postgres lost data or was "+
+			"restored, another Herald uses this Redis database, and both delay each other's deliveries. "+
+			"Give each Herald a database of its own (REDIS_URL)", "delivery", id)
+	}
 }
 
 // beginAttempt returns an attempt for a claim, and traces the step claim. server is the agent's entry in the servers

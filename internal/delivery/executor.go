@@ -40,8 +40,9 @@ type Executor struct {
 
 	memberFetches chan struct{} // one element per file that a member of a batch fetches
 
-	spoolWarned atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
-	stopped     atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
+	spoolWarned   atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
+	unknownSought atomic.Int64              // Unix time at which warnUnknown last asked Postgres, in ns
+	stopped       atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
 }
 
 // attempt is one attempt in progress: its claim, and the results of its steps so far.

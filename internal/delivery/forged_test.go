@@ -156,6 +156,28 @@ func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
+// TestTaskOfAnotherHerald: a task of a delivery that Postgres does not have causes at most one log line per minute. An
+// outdated task causes none.
+func TestTaskOfAnotherHerald(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := &heraldtest.Log{}
+	now := time.Now()
+	k := w.newWorker(func(c *Config) {
+		c.Logger, c.Now = slog.New(slog.NewTextHandler(log, nil)), func() time.Time { return now }
+	})
+	refuse := func(id uuid.UUID, n, want int) {
+		t.Helper()
+		k.mustDeliver(id, n, "no attempt")
+		heraldtest.Equal(t, "log lines", log.Count("another Herald uses this Redis database"), want)
+	}
+	refuse(w.dispatchTo(newAgent(t).URL), 7, 0)
+	refuse(uuid.New(), 1, 0)
+	now = now.Add(time.Minute)
+	refuse(uuid.New(), 1, 1)
+	refuse(uuid.New(), 1, 1)
+}
+
 // TestResultsOutliveRotation: an outcome sealed with the previous key is used until that key is removed. Then the agent
 // is called again.
 func TestResultsOutliveRotation(t *testing.T) {
