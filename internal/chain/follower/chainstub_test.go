@@ -36,6 +36,7 @@ type chainStub struct {
 	fork     uint64        // blocks from this number on belong to another branch; 0: no fork
 	finality time.Duration // age of the finalized block; 0: the stub has no finalized block
 	full     bool          // every bloom is full
+	carries  int           // number of transactions in a block
 	every    uint64        // a block has a log if its number is a multiple of every; 0: no logs
 	hides    func(n uint64) bool
 	behind   uint64                 // number of newest blocks that the stub lacks
@@ -179,7 +180,8 @@ func (s *chainStub) answerBlock(tag string) any {
 		}
 	}
 	return map[string]any{"number": hexutil.Uint64(number), "hash": s.hashOf(number), "parentHash": s.hashOf(number - 1),
-		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": types.DeriveSha(receipts, trie.NewListHasher())}
+		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": types.DeriveSha(receipts, trie.NewListHasher()),
+		"transactions": make([]common.Hash, s.carries)}
 }
 
 // ledger stores the ranges that a follower hands over, as the store does.

@@ -89,9 +89,12 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 	const op = "checking blocks for logs that were left out"
 	slots := min(proofCalls-1, f.reader.PartSize())
 	elems, suspects := f.listSuspectCalls(slots)
-	numbers := k.wanted[:min(len(k.wanted), slots-len(elems))]
+	// Suspects that are left for a later request count too. Otherwise a chain with large blocks would add suspects
+	// faster than their receipts can be read.
+	free := max(0, slots-len(k.suspects))
+	numbers := k.wanted[:min(len(k.wanted), free)]
 	k.wanted = k.wanted[len(numbers):]
-	drawn, err := f.drawBlocks(slots - len(elems) - len(numbers))
+	drawn, err := f.drawBlocks(free - len(numbers))
 	if err != nil {
 		return err
 	}

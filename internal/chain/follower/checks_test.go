@@ -113,6 +113,31 @@ func TestShareOfChecks(t *testing.T) {
 	}
 }
 
+// TestFewBlocksAwaitTheirReceipts: the follower keeps few headers in memory, even if it can read the receipts of fewer
+// blocks than the chain makes. The others stay unchecked, so that they can be drawn later.
+func TestFewBlocksAwaitTheirReceipts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pace    time.Duration
+		carries int
+	}{"Base": {1900 * time.Millisecond, 300}, "BSC": {450 * time.Millisecond, 200}, "small blocks": {200 * time.Millisecond, 10}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, c.pace)
+				s.full, s.carries, s.finality = true, c.carries, time.Minute
+				f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
+				followFor(t, f, 30*time.Minute)
+				if n := len(f.checks.suspects); n > proofCalls {
+					t.Errorf("%d headers are in memory, at most %d are wanted", n, proofCalls)
+				}
+				if report := f.checks.reportChecks(f.next); report.Share < 0.1 {
+					t.Errorf("too little is checked: %+v", report)
+				}
+			})
+		})
+	}
+}
+
 // followFor runs the follower for the duration within.
 func followFor(t *testing.T, f *Follower, within time.Duration) {
 	t.Helper()
