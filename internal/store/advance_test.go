@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -119,5 +120,21 @@ func TestBindDoesNotWaitForAReading(t *testing.T) {
 			heraldtest.Must(t, reading.Rollback(t.Context()))
 			heraldtest.Must(t, err)
 		})
+	}
+}
+
+// TestFormerCursorRemembersNothing: a cursor that was not moved for a week belongs to a chain or a contract that no
+// worker watches any more. Nothing would delete the events that bound deliveries add to it.
+func TestFormerCursorRemembersNothing(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	newChainReader(t, s)
+	for _, days := range []int{6, 8} {
+		exec(t, s, `UPDATE herald.chain_cursors SET updated_at = now() - make_interval(days => $1)`, days)
+		j := inBlock(feedback(days, 1), 101, 'a')
+		c := claim(t, s, acceptOne(t, s, j))
+		heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: j, Source: c.Source}))
+		heraldtest.Equal(t, fmt.Sprintf("remembered events, with a cursor of %d days ago", days),
+			value[int](t, s, `SELECT count(*)::int FROM herald.chain_events`), 1)
 	}
 }

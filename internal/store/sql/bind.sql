@@ -11,7 +11,8 @@
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
 -- @contract, @block: where the event is, or '' and 0. If the contract's cursor has not read the block yet, the event is
 --   remembered as checked, because a reorg may replace the block before (advance_cursors.sql). The statement does not
---   wait for a remembered event that advance_cursors.sql has locked: that transaction may wait for the agent's lock.
+--   wait for a remembered event that advance_cursors.sql has locked: that transaction may wait for the agent's lock. A
+--   cursor that was not moved for a week remembers nothing: no worker reads its contract, so none would delete the event.
 -- Returns whether the agent may be called, or no row if nothing changed.
 WITH event AS MATERIALIZED (
     SELECT *, CASE WHEN was_hashed THEN {{order_hash e}} END AS order_hash
@@ -30,7 +31,8 @@ WITH event AS MATERIALIZED (
     RETURNING e.*
 ), unread AS MATERIALIZED (
     SELECT id FROM read
-     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract::text AND backfill = '' AND next_block <= @block::bigint)
+     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract::text AND backfill = '' AND next_block <= @block::bigint
+                      AND updated_at > now() - interval '7 days')
 ), remembered AS (
     INSERT INTO herald.chain_events (delivery_id, chain_id, contract, block_number, state)
     SELECT id, @chain_id, @contract, @block, 'checked' FROM unread
