@@ -154,8 +154,8 @@ CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DE
 CREATE INDEX history_client ON herald.history ((split_part(coalesce(order_key, key), '/', 3)), (seq + 0));
 CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job ->> 'transactionHash' IS NOT NULL;
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
--- Deliveries that retention has not yet processed.
-CREATE INDEX history_kept ON herald.history (seq) WHERE kept;
+-- Deliveries that retention has not yet processed. Its statement repeats the expression.
+CREATE INDEX history_kept ON herald.history ((seq + 0)) WHERE kept;
 
 -- sentence returns an error without its URLs and without its words that contain a digit (ids, hashes, addresses, numbers).
 -- Errors with one cause have one sentence. An error is from strangers, so only its beginning counts.

@@ -11,13 +11,16 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// TestRetentionPlans: on ten thousand rows, no statement of retention scans a whole table.
+// TestRetentionPlans: on ten thousand rows, no statement of retention scans a whole table. The statement that deletes
+// contents does not visit the deliveries whose contents it has deleted, also if the statistics count none of these.
 func TestRetentionPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	fill, err := os.ReadFile("../testdata/ten_thousand.sql")
 	heraldtest.Must(t, err)
 	exec(t, s, string(fill))
+	// As in a restored dump. Of two indexes at the same cost, Postgres uses the one that was created last.
+	exec(t, s, `DROP INDEX herald.history_seq; CREATE INDEX history_seq ON herald.history (seq)`)
 	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts`)
 	for name, args := range map[string]string{
 		"retain":           `'1 day', 500, 1000`,
@@ -38,7 +41,7 @@ func TestRetentionPlans(t *testing.T) {
 			plan.WriteByte('\n')
 		}
 		scans := regexp.MustCompile(`Seq Scan on (history|work|agents|attempts|hints)\w*`)
-		if plan.Len() == 0 || scans.MatchString(plan.String()) {
+		if plan.Len() == 0 || scans.MatchString(plan.String()) || strings.Contains(plan.String(), "using history_seq") {
 			t.Errorf("%s:\n%s", name, plan.String())
 		}
 	}

@@ -6,8 +6,8 @@
 -- Rows that another transaction has locked, for example a replay, are skipped.
 WITH old AS MATERIALIZED (
     SELECT id FROM herald.history
-     WHERE kept AND seq < $3 AND finished_at < now() - $1::interval
-     ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED
+     WHERE kept AND seq + 0 < $3 AND finished_at < now() - $1::interval
+     ORDER BY seq + 0 LIMIT $2 FOR UPDATE SKIP LOCKED -- with plain seq, Postgres might choose history_seq
 ), gone AS (
     DELETE FROM herald.hints WHERE delivery_id IN (SELECT id FROM old)
 )
