@@ -21,8 +21,9 @@ import (
 const (
 	maxListeners  = 4096
 	feedSize      = 4096 // events kept in memory for listeners that are slightly behind
-	feedBatch     = 1000
-	maxCatchingUp = 3 // listeners that read Postgres concurrently; a restart makes all of them reconnect
+	feedBatch     = 1000 // events that the feed reads at once
+	listenerBatch = 200  // events that a listener holds while it sends them, which may take hours
+	maxCatchingUp = 3    // listeners that read Postgres concurrently; a restart makes all of them reconnect
 	heartbeat     = 15 * time.Second
 	eventTimeout  = 20 * time.Second // bounds the sending of one write to a listener
 	feedTimeout   = 10 * time.Second // bounds a read from Postgres
@@ -145,7 +146,8 @@ func (f *feed) join() (leave func()) {
 	}
 }
 
-// next returns the events after a position, in order. If it returns none, changed is closed when there may be some.
+// next returns the first listenerBatch events after a position, in order. If it returns none, changed is closed when
+// there may be some.
 func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records.DeliveryEvent, changed <-chan struct{},
 	err error) {
 	f.mu.Lock()
@@ -156,7 +158,8 @@ func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records
 		if found {
 			i++
 		}
-		news, changed := slices.Clip(f.events[i:]), f.changed
+		// A part of f.events would keep the whole array in memory.
+		news, changed := slices.Clone(f.events[i:min(i+listenerBatch, len(f.events))]), f.changed
 		f.mu.Unlock()
 		return news, changed, nil
 	}
@@ -171,7 +174,7 @@ func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records
 	}
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
-	news, err := f.log.EventsAfter(ctx, after, feedBatch)
+	news, err := f.log.EventsAfter(ctx, after, listenerBatch)
 	return news, changed, err
 }
 
