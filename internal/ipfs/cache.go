@@ -21,8 +21,8 @@ func newCache(maxBytes int64) *cache {
 	return &cache{max: maxBytes, byKey: byKey}
 }
 
-// costOf returns the size of the content plus the approximate overhead of an entry.
-func costOf(key string, doc Document) int64 { return int64(len(doc.Bytes)+2*len(key)) + 256 }
+// costOf returns the memory of the content plus the approximate overhead of an entry.
+func costOf(key string, doc Document) int64 { return int64(cap(doc.Bytes)+2*len(key)) + 256 }
 
 func (c *cache) get(key string) (Document, bool) {
 	c.mu.Lock()
