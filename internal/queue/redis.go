@@ -51,7 +51,7 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	var errs [3]error
 	o.Username, errs[0] = url.PathUnescape(user)
 	o.Password, errs[1] = url.PathUnescape(password)
-	u, err := url.Parse(rest[end:])
+	u, err := url.Parse(scheme + "://" + rest[end:]) // with the scheme, a path that begins with // names no host
 	if err = cmp.Or(err, errs[0], errs[1]); err != nil {
 		return o, refusal
 	}

@@ -20,6 +20,8 @@ func TestParseURL(t *testing.T) {
 		"redis-socket://u:pw@/run/r.sock?db=3": func(o options, at string) bool {
 			return at == "/run/r.sock" && o.Username == "u" && o.Password == "pw" && o.DB == 3
 		},
+		"redis://h//3":                 func(o options, at string) bool { return at == "h:6379" && o.DB == 3 },
+		"redis-socket:////run/r.sock":  func(o options, at string) bool { return at == "//run/r.sock" },
 		"redis-socket:///run/r@h.sock": func(o options, at string) bool { return at == "/run/r@h.sock" && o.DB == 0 },
 		"redis://[::1]/3":              func(o options, at string) bool { return at == "[::1]:6379" && o.DB == 3 && !o.IsClusterMode },
 		"redis-sentinel://a,b:1?master=m": func(o options, at string) bool {
