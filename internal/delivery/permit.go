@@ -59,8 +59,9 @@ func releasePermit(permit *ratelimit.Permit, answer toolAnswer, failure error) {
 // reason alone: the text may quote the answer to a caller's own headers or arguments.
 func describeFault(failure error) string {
 	v := classify.Error(failure)
-	var call *mcpcall.CallError
-	if v.Reason == outcome.ConnectFailed && !(errors.As(failure, &call) && call.Status != 0) {
+	var call *mcpcall.CallError // other errors, such as that of checkMove, may quote an answer too
+	isUnanswered := errors.As(failure, &call) && call.Status == 0 && !errors.Is(call.Err, mcpcall.ErrSessionGone)
+	if v.Reason == outcome.ConnectFailed && isUnanswered {
 		return text.Excerpt(v.Text, 200)
 	}
 	return string(v.Reason)

@@ -106,12 +106,18 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 func TestFaultQuotesNoAnswer(t *testing.T) {
 	t.Parallel()
 	quoted := errors.New("no route for Bearer hidden-token")
-	for want, e := range map[string]*mcpcall.CallError{
-		"connect_failed": {Stage: mcpcall.StageOpen, Status: http.StatusNotFound, Err: quoted},
-		"server_error":   {Stage: mcpcall.StageOpen, Status: http.StatusBadGateway, Err: quoted},
-		"connecting to the agent: connection refused": {Stage: mcpcall.StageOpen, Err: errors.New("connection refused")},
+	moved := outcome.Fail(outcome.ConnectFailed, "the agent moved to https://new.example; at its former endpoint, "+quoted.Error())
+	for _, c := range []struct {
+		want string
+		err  error
+	}{
+		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: http.StatusNotFound, Err: quoted}},
+		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageList, Err: fmt.Errorf("%w: %w", mcpcall.ErrSessionGone, quoted)}},
+		{"connect_failed", moved}, // checkMove
+		{"server_error", &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: http.StatusBadGateway, Err: quoted}},
+		{"connecting to the agent: connection refused", &mcpcall.CallError{Stage: mcpcall.StageOpen, Err: errors.New("connection refused")}},
 	} {
-		heraldtest.Equal(t, "the fault", describeFault(e), want)
+		heraldtest.Equal(t, "the fault", describeFault(c.err), c.want)
 	}
 }
 
