@@ -207,18 +207,22 @@ func isEventOf(claim *ledger.Claim, event job.Job) bool {
 
 // Review reads the event of the delivery under review from the chain again. next is the confirmed event that the chain
 // has with the same key, or nil if it has none. decided is false if the chain has no RPC URL, events are not verified,
-// the node does not answer, the event is not confirmed yet, or the node may lag behind a recent hint
-// (ledger.Review.Recent). Then the delivery must be reviewed again later.
+// the node does not answer, the event is not confirmed yet, the node may lag behind a recent hint
+// (ledger.Review.Recent), or the settings do not list the registry of a hint that is not older than maxUnlistedWait.
+// Then the delivery must be reviewed again later.
 func (c *Checker) Review(ctx context.Context, l ledger.Review) (next *job.Job, decided bool) {
 	client, ok := c.Chain(l.Job.ChainID)
 	if !ok || c.Verify == chain.VerifyOff {
 		return nil, false
 	}
 	hints := append([]ledger.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
-	// This machine's clock will do: of the times of hints, only those compared with maxUndatedWait count here.
-	s, err := c.findEvent(ctx, client, hints, time.Now(), false, &Result{})
+	var r Result
+	now := time.Now() // this machine's clock will do: hints are compared only with maxUndatedWait and maxUnlistedWait
+	s, err := c.findEvent(ctx, client, hints, now, false, &r)
 	var failed *outcome.Failure
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
+	case r.unlisted && now.Sub(hints[len(hints)-1].CreatedAt) < maxUnlistedWait: // the last hint is the newest
+		return nil, false
 	case err != nil:
 		return nil, notFound && !l.Recent
 	case !s.Confirmed, l.Recent && s.Event.SameEvent(l.Job):

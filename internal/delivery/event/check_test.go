@@ -177,6 +177,20 @@ func TestUnlistedRegistryOfReadEvent(t *testing.T) {
 	}
 }
 
+// TestReviewOfUnlistedRegistry: a worker whose settings do not list the registry of a reviewed event does not end the
+// review within an hour after the newest job: another worker may find the event.
+func TestReviewOfUnlistedRegistry(t *testing.T) {
+	t.Parallel()
+	sent := storetest.Feedback(1, 1)
+	for age, want := range map[time.Duration]bool{2 * time.Minute: false, 2 * time.Hour: true} {
+		checker := checkerOf(standingChain{Unlisted: true, Disagrees: "reputationRegistry"})
+		hint := ledger.Hint{Job: sent, CreatedAt: time.Now().Add(-age)}
+		if next, decided := checker.Review(t.Context(), ledger.Review{Job: sent, Hints: []ledger.Hint{hint}}); next != nil || decided != want {
+			t.Errorf("%s after the job: %v, decided: %v", age, next, decided)
+		}
+	}
+}
+
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
 type unindexedChain struct {
 	block   uint64 // the event's block
