@@ -13,7 +13,7 @@
 // Invariants:
 //   - A task that Herald enqueues contains {deliveryId, n} and nothing else. n is the delivery's dispatch counter,
 //     which Postgres increases with each new task. The id of the task is "<deliveryId>:<n>", and asynq does not add a
-//     second task with the same id.
+//     second task with the same id to a lane. Enqueue first deletes an ended task with this id.
 //   - The task of a delivery that waits for a short time is in asynq's state retry, where the web UI shows the wait.
 //     asynq counts such a wait, and the death of a worker, as a retry. Postgres counts the attempts, so asynq must
 //     never archive a task because of its number of retries. Nor must it archive a whole job that is not stored.

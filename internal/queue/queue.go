@@ -159,9 +159,9 @@ func (q *Queue) Ping(ctx context.Context) error {
 	return fmt.Errorf("reach Redis: %w", err)
 }
 
-// Enqueue adds a task to its lane. It returns nil if Redis already has a task with the same id. asynq does not run the
-// task before t.At. asynq counts in whole seconds, so Enqueue rounds t.At up: a task must not run before its delivery
-// is due.
+// Enqueue adds a task to its lane. It returns nil if the lane already has a task with the same id. If that task has
+// ended, Enqueue replaces it. asynq does not run the task before t.At. asynq counts in whole seconds, so Enqueue rounds
+// t.At up: a task must not run before its delivery is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
 // enqueueWith is Enqueue with additional asynq headers of the task. Before the first task of the process, it calls
