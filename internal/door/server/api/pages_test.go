@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/door/server/api"
@@ -18,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
 )
 
 var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
@@ -129,6 +131,20 @@ func TestOfferedMoves(t *testing.T) {
 		}
 		heraldtest.Equal(t, search, strings.Join(offers, " "), want)
 	}
+
+	for i, ended := range []ledger.Outcome{{Status: outcome.Skipped, Reason: outcome.Filtered, Free: true}, {Status: outcome.Skipped, Reason: outcome.NoURI}} {
+		c, err := w.store.Claim(t.Context(), uuid.MustParse(w.enqueue(1, i+1)), 1, time.Minute)
+		heraldtest.Must(t, err)
+		_, err = w.store.Record(t.Context(), c, ended)
+		heraldtest.Must(t, err)
+	}
+	var reasons []string
+	for _, link := range offer.FindAllStringSubmatch(w.open(200, "/deliveries/groups?status=skipped"), -1) {
+		page := w.open(200, html.UnescapeString(link[1]))
+		heraldtest.Contains(t, link[1], page, "1 deliveries would be queued anew")
+		reasons = append(reasons, regexp.MustCompile(`reason=([a-z_]+)`).FindString(link[1]))
+	}
+	heraldtest.Equal(t, "groups to replay", strings.Join(reasons, " "), "reason=no_uri")
 }
 
 // TestRelations checks that a feedback's page leads to its revocation and to the client's page.
