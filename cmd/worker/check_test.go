@@ -227,6 +227,10 @@ func TestCheckFindsFaults(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request: Server already initialized"}}`)
 		})},
+		"another invalid request": {"protocol", "unsupported protocolVersion; serve MCP in a revision from 2024-11-05", instead(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request: unsupported protocolVersion"}}`)
+		})},
 		"a session of another process": {"reachable", "serve without sessions", instead(func(w http.ResponseWriter, r *http.Request) {
 			var request struct {
 				ID     json.RawMessage

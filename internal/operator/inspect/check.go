@@ -121,7 +121,7 @@ func (c *checker) checkConnection(err error) {
 	failed := errors.As(err, &call)
 	opened := err == nil || failed && call.Stage == mcpcall.StageList
 	foreign := failed && !opened && call.Status == 0 && (call.Code != 0 || errors.As(err, &bad))
-	const invalidRequest = -32600 // the answer of the official SDK for TypeScript once its only session was opened
+	const invalidRequest = -32600
 	invalid := failed && !opened && call.Status == http.StatusBadRequest && call.Code == invalidRequest
 	if opened || foreign || invalid {
 		c.pass("reachable", "a server answers at "+c.found.Endpoint.Address)
@@ -132,10 +132,10 @@ func (c *checker) checkConnection(err error) {
 	case opened:
 		c.pass("protocol", "it answers the MCP handshake")
 		c.fail("tools", err, "answer tools/list")
-	case foreign:
-		c.fail("protocol", err, "serve MCP in a revision from 2024-11-05 to 2026-07-28 at exactly this address")
-	case invalid:
+	case invalid && strings.Contains(err.Error(), "already initialized"): // the official SDK for TypeScript
 		c.fail("protocol", err, "open a session for each initialize request, also while there is another session")
+	case foreign, invalid:
+		c.fail("protocol", err, "serve MCP in a revision from 2024-11-05 to 2026-07-28 at exactly this address")
 	case classify.Error(err).Reason == outcome.AuthRequired:
 		c.fail("reachable", err, c.adviseRefused())
 	default:
