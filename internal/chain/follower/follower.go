@@ -448,7 +448,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head node.Block
 	case isHead && ends.Last.Hash != head.Hash, !f.extendsLastRange(ends.First):
 		return nil, ends, eventlog.ErrReorganised
 	case logs == nil && !isLarge: // null, which does not say that the range has no logs
-		logs, err = f.reader.CompleteLogs(ctx, filter, ends, nil)
+		logs, err = f.readNullRange(ctx, filter, ends)
 		return logs, ends, err
 	case isLarge, f.checks != nil && !f.isStrict():
 		return eventlog.Sort(filter.KeepMatching(logs)), ends, nil
@@ -463,10 +463,14 @@ func (f *Follower) extendsLastRange(first node.Block) bool {
 	return n == 0 || f.done[n-1].Number+1 != uint64(first.Number) || first.IsChildOf(f.done[n-1].Hash)
 }
 
-// narrowRange reduces the number of blocks per request if that may help. more is true if the node refused the range
-// because of its width, so that the next request can follow at once.
+// narrowRange reduces the number of blocks per request if that may help. more is true if the range is too wide, so that
+// the next request can follow at once.
 func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
 	f.trouble = err
+	if errors.Is(err, errNullLogs) {
+		f.width.blocks, f.width.held = f.strict.blocks, holdAfterRefusal
+		return true, nil
+	}
 	if asked == 1 || !node.IsRefusedRange(err) {
 		return false, err
 	}

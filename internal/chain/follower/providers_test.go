@@ -267,3 +267,30 @@ func TestNullLogsAreChecked(t *testing.T) {
 		})
 	}
 }
+
+// TestNullLogsOfWideRange: a node answers null for ranges without logs, and refuses every 20th request because of its rate
+// limit. The follower reads the blocks of few enough requests at a time, so that it reaches the head.
+func TestNullLogsOfWideRange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		requests, mined := 0, s.head()-1000
+		s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+			switch method {
+			case "eth_chainId": // ends each request
+				if requests++; requests%20 == 0 {
+					return nil, chaintest.Error{Code: 429, Message: "too many requests"}
+				}
+			case "eth_getLogs":
+				return json.RawMessage("null"), nil
+			}
+			return s.answerCall(method, params)
+		})
+		s.every = mined
+		f, got := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head() - 5000})
+		followFor(t, f, 10*time.Minute)
+		if behind := s.head() - (f.next - 1); behind > 2 || got.events[mined] != 1 {
+			t.Errorf("%d blocks behind, %d events in block %d", behind, got.events[mined], mined)
+		}
+	})
+}

@@ -1,7 +1,10 @@
 package follower
 
 import (
+	"context"
 	"errors"
+
+	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
@@ -54,4 +57,23 @@ func (w *rangeWidth) widen() {
 		return
 	}
 	w.blocks = min(w.blocks*2, w.most)
+}
+
+// errNullLogs means that a node answered null for a range that is too wide to read the receipts of its blocks.
+var errNullLogs = errors.New("the node answered null instead of a list of logs")
+
+// readNullRange reads the logs of a range for which the node answered null from the blocks' receipts. That needs many
+// requests, all of which are repeated if one fails. So it returns errNullLogs if the range is wider than f.strict.
+func (f *Follower) readNullRange(
+	ctx context.Context, filter eventlog.Filter, ends eventlog.Ends,
+) ([]types.Log, error) {
+	asked := uint64(filter.ToBlock-filter.FromBlock) + 1
+	if asked > f.strict.blocks {
+		return nil, errNullLogs
+	}
+	logs, err := f.reader.CompleteLogs(ctx, filter, ends, nil)
+	if !f.isStrict() { // otherwise readNext does it
+		f.strict.noteRange(err, asked)
+	}
+	return logs, err
 }
