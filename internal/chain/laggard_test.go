@@ -99,15 +99,27 @@ func TestCheckAsksAllNodesForReceipt(t *testing.T) {
 		}
 		return result
 	})
+	unreadable := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		if q.Method == "eth_getTransactionReceipt" {
+			return json.RawMessage(`"an error"`)
+		}
+		return result
+	})
+	waits := func(_ Standing, err error) bool { return as[*node.UnavailableError](err) }
 	for name, c := range map[string]struct {
-		second string
+		others []string
 		want   func(Standing, error) bool
 	}{
-		"the second has it":    {w.Net.URL(), isFound},
-		"the second lacks it":  {pruned, isRefused("transactionHash")},
-		"the second is silent": {"http://127.0.0.1:1", func(_ Standing, err error) bool { return as[*node.UnavailableError](err) }},
+		"the second has it":             {[]string{w.Net.URL()}, isFound},
+		"the second lacks it":           {[]string{pruned}, isRefused("transactionHash")},
+		"the second is silent":          {[]string{"http://127.0.0.1:1"}, waits},
+		"the second fails, third lacks": {[]string{unreadable, pruned}, waits},
 	} {
-		client := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(pruned), secret.New(c.second)}},
+		urls := []secret.Secret{secret.New(pruned)}
+		for _, other := range c.others {
+			urls = append(urls, secret.New(other))
+		}
+		client := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: urls},
 			Config{Registries: w.Net.Deployment().Registries()})
 		if s, err := client.Check(w.Ctx, j, VerifyReceipt); !c.want(s, err) {
 			t.Errorf("%s: %+v, %v", name, s, err)

@@ -62,12 +62,16 @@ func (c *Client) findReceipt(ctx context.Context, op string, hash common.Hash) (
 	if c.CountNodes() == 1 {
 		return nil, nil
 	}
+	lacking := 0 // nodes that answered; a node that failed may have the receipt
 	elems := []rpc.BatchElem{{Method: "eth_getTransactionReceipt", Args: []any{hash}, Result: &r}}
-	_, err := c.SendUntil(ctx, op, elems, func(asked int) error {
-		if elems[0].Error == nil && r == nil && asked < c.CountNodes() {
+	_, err := c.SendUntil(ctx, op, elems, func(int) error {
+		if elems[0].Error != nil || r != nil {
+			return elems[0].Error
+		}
+		if lacking++; lacking < c.CountNodes() {
 			return node.ErrNoReceipt
 		}
-		return elems[0].Error
+		return nil
 	})
 	return r, err
 }
