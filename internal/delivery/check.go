@@ -23,7 +23,7 @@ import (
 // reorg removed the event. So if the agent may have been called, the delivery is held even while no node answers.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
-	err = e.checkEvent(ctx, a)
+	err = e.events.Check(ctx, a.claim, a.pass, &a.event)
 	if held := a.holdIfUnknown(); held != nil && a.event.Gone == nil {
 		return held
 	}
@@ -48,18 +48,6 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 		return err
 	}
 	return e.checkPause(a)
-}
-
-// checkEvent checks the event of the delivery (event.Checker.Check). If the check is slow, and the gates have no slot
-// for it, the error is a free wait (agent_busy).
-func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
-	checking, release := a.pass.AdmitCheck(ctx, a.claim.Job.ChainID)
-	defer release()
-	err := e.events.Check(checking, a.claim, &a.event)
-	if err != nil && checking.Err() != nil && ctx.Err() == nil {
-		return context.Cause(checking)
-	}
-	return err
 }
 
 // checkAttempts returns an error that ends the delivery (outcome_unknown) if the worker of its last attempt died. The

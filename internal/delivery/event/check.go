@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
@@ -81,13 +82,16 @@ type Result struct {
 // if the event is confirmed and not revoked. A retraction must also pass confirmRetraction. Check writes its other
 // results to r as it finds them, so r has them even after a panic.
 //
+// While Check asks the chain, it needs group permits of pass if the node is slow (admission.Pass.AdmitCheck). If a
+// group has no free slot, the error is a free wait (agent_busy).
+//
 // If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
 // job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
 // chain_unconfigured.
 //
 // If a reorg gave the delivery's key to another event before the claim, the delivery ends (Result.Gone), unless an
 // operator replayed it. If its event returns to the chain, the follower gives it another delivery.
-func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) error {
+func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, pass *admission.Pass, r *Result) error {
 	r.Detail = "not asked"
 	if claim.HasLostKey() && !claim.Replay {
 		r.Gone = &ledger.Gone{}
@@ -122,7 +126,7 @@ func (c *Checker) Check(ctx context.Context, claim *ledger.Claim, r *Result) err
 	// A node that has read the event before does not lag behind the sender's node. A retraction is bound without an
 	// event, while the block that it names is not confirmed.
 	patient := !keepsEvent && (!claim.Bound || claim.Job.IsRetraction())
-	s, err := c.findEvent(ctx, client, hints, claim.StartedAt, patient, r)
+	s, err := c.findAdmitted(ctx, client, claim, pass, hints, patient, r)
 	r.Undecided = s.Event == nil
 	var failed *outcome.Failure
 	isFailed := errors.As(err, &failed)
@@ -250,6 +254,19 @@ func (c *Checker) listHints(ctx context.Context, claim *ledger.Claim) (list []le
 		return cmp.Compare(min(a.Source.Trust, ledger.TrustOrdinary), min(b.Source.Trust, ledger.TrustOrdinary))
 	})
 	return list, nil
+}
+
+// findAdmitted calls findEvent with the context of pass.AdmitCheck. The ledger is not used with that context: Postgres
+// may be slow too, and a cancelled statement costs its connection.
+func (c *Checker) findAdmitted(ctx context.Context, client Chain, claim *ledger.Claim, pass *admission.Pass,
+	hints []ledger.Hint, patient bool, r *Result) (chain.Standing, error) {
+	checking, release := pass.AdmitCheck(ctx, claim.Job.ChainID)
+	defer release()
+	s, err := c.findEvent(checking, client, hints, claim.StartedAt, patient, r)
+	if err != nil && checking.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(checking)
+	}
+	return s, err
 }
 
 // findEvent asks the chain for the event at each of the hints, in their order, and returns the first event that is in a

@@ -8,8 +8,11 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/classify"
@@ -77,7 +80,7 @@ func TestUndatedWaitEnds(t *testing.T) {
 			Undated: c.undated})
 		var r Result
 		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Job: job.Job{BlockNumber: 7}}
-		err := checker.Check(t.Context(), claim, &r)
+		err := checker.Check(t.Context(), claim, nil, &r)
 		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -93,7 +96,7 @@ func TestPendingWaitGrows(t *testing.T) {
 		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
 	} {
 		var failure *outcome.Failure
-		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: clock.Add(-waited), StartedAt: clock}, &Result{})
+		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: clock.Add(-waited), StartedAt: clock}, nil, &Result{})
 		if !errors.As(err, &failure) || failure.Pause.Round(time.Second) != want {
 			t.Errorf("after %s: %+v, want a pause of %s", waited, failure, want)
 		}
@@ -135,7 +138,7 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 		checker.Ledger = rowLedger{}
 		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Bound: c.bound, Job: c.job}
 		var r Result
-		err := checker.Check(t.Context(), claim, &r)
+		err := checker.Check(t.Context(), claim, nil, &r)
 		failure, ok := errors.AsType[*outcome.Failure](err)
 		if !ok || failure.Reason != c.want || failure.Pause.Round(time.Second) != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) {
 			t.Errorf("%s: %+v, %v", name, r, err)
@@ -168,7 +171,7 @@ func TestUnlistedRegistryOfReadEvent(t *testing.T) {
 		c.claim.Job.ChainID, c.claim.Job.TransactionHash = 7, common.Hash{1}
 		c.claim.CreatedAt, c.claim.StartedAt = clock.Add(-c.age), clock
 		var r Result
-		err := checker.Check(t.Context(), &c.claim, &r)
+		err := checker.Check(t.Context(), &c.claim, nil, &r)
 		failure, ok := errors.AsType[*outcome.Failure](err)
 		if !ok || failure.Reason != c.want || failure.Pause != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) || r.Gone != nil ||
 			!strings.Contains(failure.Text, "REPUTATION_REGISTRY_7") {
@@ -189,6 +192,31 @@ func TestReviewOfUnlistedRegistry(t *testing.T) {
 			t.Errorf("%s after the job: %v, decided: %v", age, next, decided)
 		}
 	}
+}
+
+// slowLedger needs 3 seconds to bind a delivery.
+type slowLedger struct{ Ledger }
+
+func (slowLedger) Bind(ctx context.Context, _ *ledger.Claim, _ ledger.Binding) error {
+	return loop.Pause(ctx, 3*time.Second)
+}
+
+// TestSlowLedgerIsNoSlowCheck: while slow checks use all slots for them, a check whose node is quick ends, although
+// Postgres is slow.
+func TestSlowLedgerIsNoSlowCheck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gates, err := admission.New(admission.Config{Slots: 2})
+		heraldtest.Must(t, err)
+		defer gates.Close()
+		_, release := gates.Begin("slow").AdmitCheck(t.Context(), 7)
+		defer release()
+		heraldtest.Must(t, loop.Pause(t.Context(), 2*time.Second))
+		event := job.Job{ChainID: 7}
+		checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &event})
+		checker.Ledger = slowLedger{}
+		heraldtest.Must(t, checker.Check(t.Context(), &ledger.Claim{Job: event}, gates.Begin("quick"), &Result{}))
+	})
 }
 
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
@@ -365,7 +393,7 @@ func TestLostKey(t *testing.T) {
 			want = ""
 		}
 		var r Result
-		heraldtest.Equal(t, "reason", reasonOf(checker.Check(t.Context(), claim, &r)), want)
+		heraldtest.Equal(t, "reason", reasonOf(checker.Check(t.Context(), claim, nil, &r)), want)
 		heraldtest.Equal(t, "gone", r.Gone != nil, !isReplay)
 	}
 }
@@ -379,7 +407,7 @@ func TestRetractionOfMinedAgain(t *testing.T) {
 		checker.Ledger = rowLedger{row: ledger.Delivery{ID: row.ID, Key: key, Status: row.Status}}
 		var r Result
 		claim := &ledger.Claim{Bound: true, StartedAt: time.Now(), Job: storetest.Feedback(1, 1).Retraction(row.ID)}
-		heraldtest.Equal(t, key, reasonOf(checker.Check(t.Context(), claim, &r)), want)
+		heraldtest.Equal(t, key, reasonOf(checker.Check(t.Context(), claim, nil, &r)), want)
 		heraldtest.Equal(t, key+": undecided", r.Undecided, want != "")
 	}
 }
@@ -393,11 +421,11 @@ func TestUnverifiedRetraction(t *testing.T) {
 	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}
 	for _, verified := range []bool{false, true} { // true: a worker verified the chain when the job was accepted
 		claim := &ledger.Claim{Verified: verified, Job: retraction}
-		heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
+		heraldtest.Must(t, c.Check(t.Context(), claim, nil, &Result{}))
 		heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
 	}
 	c.Ledger = rowLedger{row: row, bindErr: ledger.ErrFenced}
-	heraldtest.Fails(t, "without its claim", c.Check(t.Context(), &ledger.Claim{Verified: true, Job: retraction}, &Result{}), ledger.ErrFenced)
+	heraldtest.Fails(t, "without its claim", c.Check(t.Context(), &ledger.Claim{Verified: true, Job: retraction}, nil, &Result{}), ledger.ErrFenced)
 }
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
@@ -458,7 +486,7 @@ func TestCalledWithoutTransaction(t *testing.T) {
 		}
 		checker := checkerOf(standingChain{Disagrees: "transactionHash"})
 		var r Result
-		err := checker.Check(t.Context(), &claim, &r)
+		err := checker.Check(t.Context(), &claim, nil, &r)
 		if failed, ok := errors.AsType[*outcome.Failure](err); !ok || failed.Reason != outcome.EventNotFound || r.Gone != nil {
 			t.Errorf("bound %v: %v, gone %v", bound, err, r.Gone)
 		}
