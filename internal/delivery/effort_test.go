@@ -185,6 +185,32 @@ func TestChargeOfResolutions(t *testing.T) {
 	}
 }
 
+// hangingResolver answers when the context ends.
+type hangingResolver struct{}
+
+func (hangingResolver) Resolve(ctx context.Context, _ resolver.Agent) (resolver.Target, error) {
+	<-ctx.Done()
+	return resolver.Target{}, context.Cause(ctx)
+}
+
+// TestRefusedResolutionIsNotCharged: a slow resolution for which the worker has no slot costs the agent nothing, because
+// the chain's node may be slow.
+func TestRefusedResolutionIsNotCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := must(effort.New(effort.Config{Size: time.Minute, Logger: w.logger()}))
+	t.Cleanup(b.Close)
+	k := w.newWorker(admitBy(t, admission.Config{Efforts: b, Slots: 1}), func(c *Config) { c.Resolver = hangingResolver{} })
+	a := newAgent(t)
+	id, other := w.register(at(a.URL)), w.agentOf(w.register(at(a.URL)))
+	k.executor.Admission.NoteOutcome(w.agentOf(id), true)
+	newcomer := k.executor.Admission.Begin("newcomer")
+	heraldtest.Must(t, newcomer.AdmitAgent(t.Context(), other, false))
+	defer newcomer.Leave()
+	k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting agent_busy")
+	heraldtest.Equal(t, "seconds of connections", b.Usage(t.Context(), w.agentOf(id)).Connections, 0)
+}
+
 // TestSlowAuthorizationIsCharged: requests for an access token that take 15 s use up the agent's budget, whether the
 // agent's authorization server is slow, or the agent refuses its token and is slow to name that server.
 func TestSlowAuthorizationIsCharged(t *testing.T) {

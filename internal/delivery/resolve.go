@@ -95,10 +95,11 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 		agent.Anew = true // a cached failure may be older than the event, and would end the delivery
 		t, err = e.Resolver.Resolve(resolving, agent)
 	}
-	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
-	if err != nil && resolving.Err() != nil && ctx.Err() == nil { // no slot for a slow resolution
+	if err != nil && resolving.Err() != nil && ctx.Err() == nil {
+		// There is no slot for a slow resolution. The agent is not charged, because the chain's node may be slow.
 		return resolvedEndpoint{}, context.Cause(resolving)
 	}
+	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
 	if err != nil {
 		return resolvedEndpoint{}, err
 	}
