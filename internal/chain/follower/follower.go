@@ -109,7 +109,7 @@ type Follower struct {
 	strictBefore uint64
 	strict       rangeWidth // the number of blocks in a range whose blocks are all checked
 
-	readAt  time.Time // when the chain was last read to its head, or a range was handed over
+	readAt  time.Time // when the chain was last read to its head, a range was handed over, or Follow began
 	trouble error     // the reason why nothing was read since readAt
 	stalled bool      // whether Stalled was last called with a reason
 
@@ -186,6 +186,9 @@ func (f *Follower) Follow(ctx context.Context) error {
 	gap := min(leastGap, f.cfg.Poll)
 	var began, warned, moved time.Time // when a reading began, a warning was logged, and a reorg was logged
 	away := false
+	if f.readAt.IsZero() {
+		f.readAt = time.Now()
+	}
 	for !f.isDone() {
 		select {
 		case <-ctx.Done():
@@ -259,9 +262,6 @@ func (f *Follower) reportStall(ctx context.Context, err error) {
 	// The error that caused the node's rest is the better reason.
 	if err != nil && (f.trouble == nil || !errors.Is(err, node.ErrResting)) {
 		f.trouble = err
-	}
-	if f.readAt.IsZero() {
-		f.readAt = time.Now()
 	}
 	isStalled := f.trouble != nil && time.Since(f.readAt) >= stallAfter
 	if isStalled == f.stalled {

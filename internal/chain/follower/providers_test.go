@@ -244,6 +244,34 @@ func TestSecondNodeHasMissingBlocks(t *testing.T) {
 	}
 }
 
+// TestFirstReadingLeavesNoNode: no node returns the first node's newest block for 3 s after the start. The follower asks
+// the second node first only after 30 s.
+func TestFirstReadingLeavesNoNode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+		for _, s := range []*chainStub{first, second} {
+			s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+				if method == "eth_getBlockByNumber" && strings.HasPrefix(string(params[0]), `"0x`) && time.Since(began) < 3*time.Second {
+					return json.RawMessage("null"), nil
+				}
+				return s.answerCall(method, params)
+			})
+		}
+		f, _ := newStubFollower(t, newStubReader(t, true, first, second), Config{From: first.head()})
+		followFor(t, f, 20*time.Second)
+		heads := 0
+		for _, tag := range second.asked {
+			if tag == node.Latest {
+				heads++
+			}
+		}
+		heraldtest.Equal(t, "requests to the second node for its head", heads, 1) // with the finalized block
+		heraldtest.Equal(t, "blocks behind", first.head()-(f.next-1), 0)
+	})
+}
+
 // TestNullLogsAreChecked: some nodes answer eth_getLogs with null instead of an empty list, which does not show that
 // they have the logs of the range. A follower then reads the blocks' receipts, even if it trusts the node.
 func TestNullLogsAreChecked(t *testing.T) {
