@@ -128,3 +128,26 @@ func TestFlappingBranchIsLoggedSeldom(t *testing.T) {
 		}
 	})
 }
+
+// TestInventedBlocksAreLeft: while the first node is away, the second one returns invented blocks above the chain's head.
+// When the first node answers again, the follower reads its blocks, although only the second node has the last block
+// that was handed over.
+func TestInventedBlocksAreLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+		second.fork = second.head() + 1
+		second.behind -= 1000 // it is ahead
+		f, got := newStubFollower(t, newStubReader(t, true, first, second), Config{From: first.head()})
+		first.Set(chaintest.Failures()["nothing"], first.answerCall)
+		followFor(t, f, 20*time.Second)
+		if f.next <= first.head()+900 {
+			t.Fatalf("the follower has read %d blocks above the head", f.next-first.head())
+		}
+		first.Set(nil, first.answerCall)
+		followFor(t, f, 5*time.Minute)
+		if last := f.done[len(f.done)-1]; first.head()-last.Number > 2 || last.Hash != first.hashOf(last.Number) || got.rewinds != 1 {
+			t.Errorf("block %d of %d was read last, %d rewinds", last.Number, first.head(), got.rewinds)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,14 +94,25 @@ func checkBlock(e rpc.BatchElem) error {
 	return nil
 }
 
-// lacksBlock reports whether the answer to a call for the block with a number is that the node does not have it.
-func lacksBlock(e rpc.BatchElem) bool {
-	if e.Error != nil || e.Method != "eth_getBlockByNumber" {
-		return false
+// lacksBlock reports whether a node answered one of the calls that it does not have the block with a number. If another
+// call returned the node's newest block, blocks above it do not count. Otherwise a node that invents such blocks would
+// be believed.
+func lacksBlock(elems []rpc.BatchElem) bool {
+	head := uint64(math.MaxUint64)
+	for _, e := range elems {
+		if b, ok := e.Result.(**Block); ok && e.Args[0] == Latest && *b != nil {
+			head = uint64((*b).Number)
+		}
 	}
-	at, _ := e.Args[0].(string)
-	result := reflect.Indirect(reflect.ValueOf(e.Result))
-	return strings.HasPrefix(at, "0x") && result.Kind() == reflect.Pointer && result.IsNil()
+	return slices.ContainsFunc(elems, func(e rpc.BatchElem) bool {
+		if e.Error != nil || e.Method != "eth_getBlockByNumber" {
+			return false
+		}
+		at, _ := e.Args[0].(string)
+		number, err := hexutil.DecodeUint64(at)
+		result := reflect.Indirect(reflect.ValueOf(e.Result))
+		return err == nil && number <= head && result.Kind() == reflect.Pointer && result.IsNil()
+	})
 }
 
 // Age returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.

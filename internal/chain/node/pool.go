@@ -192,7 +192,7 @@ func (p *Pool) findBlocks(
 		return accept()
 	}
 	failure, err = p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		if err := ask(ctx, conn); err != nil || len(p.nodes) == 1 || !slices.ContainsFunc(elems, lacksBlock) {
+		if err := ask(ctx, conn); err != nil || len(p.nodes) == 1 || !lacksBlock(elems) {
 			return err
 		}
 		lacking = cmp.Or(lacking, conn.node)
