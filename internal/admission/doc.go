@@ -9,6 +9,10 @@
 //  4. AdmitRate: the rate in the agent's policy allows a call now.
 //  5. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
 //
+// A check of the event, a reading of the agent's registration and a fetch of a file need no gate before they begin. If
+// they take longer than a second, AdmitCheck, AdmitResolution and AdmitFile require a free slot of the groups of slow
+// steps, or end them.
+//
 // Workers share the state of an agent's budget and of an origin in Redis (package versioned). The rules are in Go.
 //
 // A Pass has the worker time and the group permits that an attempt got at the gates. Leave gives both back.

@@ -6,6 +6,7 @@
 //   - per document, Modest: it counts JSON tokens before a tree is built, without allocating memory;
 //   - per process, Budget: only a limited number of bytes is decoded at the same time; other documents wait.
 //
-// Invariants: no goroutine that holds a part of a Budget waits for the network or for an untrusted party. A document
-// shorter than freeBytes never waits.
+// Invariants: no goroutine that holds a part of the process' Budget waits for the network or for an untrusted party. A
+// document shorter than freeBytes never waits. Package chain/node has one more Budget for each node, for answers that
+// are being read.
 package decode
