@@ -37,6 +37,8 @@ var ErrTooLarge = fmt.Errorf("the answer is larger than %d bytes (%d over a webs
 var (
 	errCompressed   = errors.New("the node compressed its answer, although it was asked not to")
 	errManyElements = errors.New("the node's batch answer has more elements than the request")
+	// errReading means that other large answers of this node were being read. Another node may answer.
+	errReading = errors.New("other large answers of the node are being read")
 )
 
 // heldKey is the context key of a question's *heldBudget.
@@ -133,7 +135,7 @@ func (n *node) readBody(ctx context.Context, source io.Reader, announced int64, 
 	}
 	release, err := n.reading.Acquire(ctx, size)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errReading, err)
 	}
 	held.releases = append(held.releases, release)
 	return io.ReadAll(io.MultiReader(bytes.NewReader(body), source))

@@ -146,6 +146,37 @@ func TestLargeAnswersShareMemory(t *testing.T) {
 	}
 }
 
+// TestLargeAnswersLeaveOtherNode: the first node never ends its large answers. Questions that wait for these go to the
+// second node.
+func TestLargeAnswersLeaveOtherNode(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("eth_chainId")) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
+			return
+		}
+		_, _ = w.Write(bytes.Repeat([]byte(" "), 2*smallAnswer))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	second := chaintest.NewNode(t, 2)
+	second.Set(nil, chaintest.AnswerTo("eth_getTransactionReceipt", map[string]any{}, nil))
+	client := newPool(t, Config{ChainID: 1, Timeout: 2 * time.Second, URLs: []secret.Secret{secret.New(server.URL), secret.New(second.URL)}})
+	heraldtest.Must(t, client.Ping(t.Context()))
+	var asking sync.WaitGroup
+	for range 6 {
+		asking.Go(func() {
+			var answer json.RawMessage
+			if err := client.SendCall(t.Context(), "asking", &answer, "eth_getTransactionReceipt"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	asking.Wait()
+}
+
 // budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
 // budget.
 func budgetWorld(t *testing.T, bytes int64, result any) (c *Pool, second *chaintest.Node, budget *decode.Budget) {

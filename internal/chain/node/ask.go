@@ -209,7 +209,8 @@ func (p *Pool) mayOtherAnswer(err error) bool {
 	_, reverted := FindRevert(err)
 	var answered *rpcError
 	shown := p.maskFailure(err)
-	return err != nil && !reverted && !errors.Is(err, decode.ErrBusy) &&
+	isBusy := errors.Is(err, decode.ErrBusy) && !errors.Is(err, errReading)
+	return err != nil && !reverted && !isBusy &&
 		(errors.As(shown, &answered) || !IsRangeLimit(shown))
 }
 
