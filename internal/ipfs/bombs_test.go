@@ -3,7 +3,9 @@ package ipfs_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/ipfs/boxo/ipld/unixfs"
@@ -106,5 +108,59 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 			}
 			t.Logf("%d KiB: %v", allocated>>10, err)
 		})
+	}
+}
+
+// TestBlocksOfOneFileAreFew: the first blocks of a file are larger than the largest document, so the other ones are not
+// fetched. All of them could be in memory at a time.
+func TestBlocksOfOneFileAreFew(t *testing.T) {
+	t.Parallel()
+	const limit = 2 * mib
+	g := ipfstest.New()
+	for name, add := range map[string]func(salt byte) cid.Cid{
+		"raw": func(salt byte) cid.Cid {
+			return g.AddBlock(append(make([]byte, 2*mib-1), salt), cid.Raw, multihash.SHA2_256)
+		},
+		"dag-pb": func(salt byte) cid.Cid {
+			content := append(make([]byte, 2*mib-32), salt)
+			return g.AddBlock(pbField(1, append([]byte{8, 2}, pbField(2, content)...)), cid.DagProtobuf, multihash.SHA2_256)
+		},
+	} {
+		var root []byte
+		for i := range 10 {
+			root = append(root, pbField(2, pbField(1, add(byte(i+1)).Bytes()))...)
+		}
+		uri := "ipfs://" + g.AddBlock(append(root, pbField(1, []byte{8, 2, 0x18, 4})...), cid.DagProtobuf, multihash.SHA2_256).String()
+		srv := httptest.NewUnstartedServer(g.Handler())
+		sent := &counted{Listener: srv.Listener}
+		srv.Listener = sent
+		srv.Start()
+		t.Cleanup(srv.Close)
+		wantKind(t, newFetcher(t, ipfs.Config{Gateways: []string{srv.URL}}), uri, limit, "large")
+		// The second block exceeds the limit. While it is checked, the third one is under way.
+		if n := sent.bytes.Load(); n > 3*2*mib+64<<10 {
+			t.Errorf("%s: %d KiB were sent for a document of at most 2 MiB", name, n>>10)
+		}
+	}
+}
+
+// TestLargestFileInLargeDirectory: a file of exactly the limit is fetched although its directory is large too.
+func TestLargestFileInLargeDirectory(t *testing.T) {
+	t.Parallel()
+	const limit = 2 * mib
+	g := ipfstest.New()
+	file := g.AddFile(noise(limit))
+	entry := func(name string) []byte {
+		return pbField(2, append(pbField(1, file.Bytes()), pbField(2, []byte(name))...))
+	}
+	var links []byte
+	for i := range 9000 {
+		links = append(links, entry(fmt.Sprintf("%0150d", i))...)
+	}
+	dir := g.AddBlock(append(links, pbField(1, unixfs.FolderPBData())...), cid.DagProtobuf, multihash.SHA2_256)
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
+	doc, err := f.Fetch(t.Context(), fmt.Sprintf("ipfs://%s/%0150d", dir, 8999), limit)
+	if err != nil || len(doc.Bytes) != limit {
+		t.Errorf("%d bytes, %v", len(doc.Bytes), err)
 	}
 }

@@ -27,6 +27,10 @@ const maxVisits = 4096
 // permits one file can hold if no gateway has its blocks.
 const parallelBlocks = 2
 
+// maxExtra bounds the bytes of a document's blocks that are not its content: directories, and the links to its parts.
+// It is the size of the largest directory that is not sharded.
+const maxExtra = maxBlock
+
 // session is one fetch with its budgets, its blocks and its gateways. boxo's directories read their nodes from it.
 // The session keeps its first real failure, which cancels the fetch, even if boxo returns another error.
 type session struct {
@@ -74,15 +78,15 @@ func (f *Fetcher) newSession(parent context.Context, shown string, limit int64) 
 	}
 	for _, g := range f.gateways {
 		s.allowance[g] = new(atomic.Int64)
-		s.allowance[g].Store(s.byteBudget()) // so a hostile gateway can use up only its own share
+		// So a hostile gateway can use up only its own share. One half is for a CAR, and one for raw blocks.
+		s.allowance[g].Store(2 * s.byteBudget())
 	}
 	s.ctx, s.cancel = context.WithCancelCause(parent)
 	return s
 }
 
-// byteBudget returns the maximum total size of the document's blocks, which is also the maximum that one gateway may
-// send.
-func (s *session) byteBudget() int64 { return 2*s.limit + 4<<20 }
+// byteBudget returns the maximum total size of the document's blocks. All of them are in memory at a time.
+func (s *session) byteBudget() int64 { return s.limit + maxExtra }
 
 // end cancels requests that are still running. askGateways waits for its own requests.
 func (s *session) end() { s.cancel(context.Canceled) }
