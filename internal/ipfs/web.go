@@ -64,7 +64,7 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 		if errors.As(err, &blocked) || errors.As(err, &refused) {
 			return Document{}, fmt.Errorf("fetching %s: %w", shown, netguard.Explain("the server", 0, err))
 		}
-		return Document{}, explainUnavailable(shown, "the server", f.waitTime(ctx, err), err)
+		return Document{}, explainUnavailable(shown, "the server", f.waitTime(ctx), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
@@ -112,10 +112,9 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 // headerTimeout returns how long a web server may take to begin its answer.
 func headerTimeout(whole time.Duration) time.Duration { return min(5*time.Second, whole) }
 
-// waitTime returns the time limit that a server exceeded. It is shorter than a whole fetch if even the headers are
-// missing.
-func (f *Fetcher) waitTime(ctx context.Context, err error) time.Duration {
-	if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+// waitTime returns the time limit that a server without headers exceeded: that of the whole fetch if ctx has ended.
+func (f *Fetcher) waitTime(ctx context.Context) time.Duration {
+	if ctx.Err() == nil {
 		return headerTimeout(f.cfg.Timeout)
 	}
 	return f.cfg.Timeout

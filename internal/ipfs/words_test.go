@@ -1,6 +1,7 @@
 package ipfs_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -43,4 +44,12 @@ func refuseGo(t *testing.T, name, says string, err error) {
 		return
 	}
 	guardtest.RefuseGoWords(t, name, err.Error())
+}
+
+// TestWaitForHeaders: the error names the time that a web server got to begin its answer, not that of a whole fetch.
+func TestWaitForHeaders(t *testing.T) {
+	t.Parallel()
+	base := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	_, err := newFetcher(t, ipfs.Config{}).Fetch(t.Context(), base+"/agent.json", mib)
+	refuseGo(t, "a silent server", "the server did not answer within 5 s", err)
 }
