@@ -100,20 +100,21 @@ func (r *Reader) Fetch(ctx context.Context, c *ledger.Claim, pass *admission.Pas
 	if err != nil {
 		return r.leaveFileOut(c, err)
 	}
+	mustMatch := r.Policy != HashAnnotate && c.Job.Action.VerifyFileHash
 	found, err := r.examineFile(ctx, c.Job, doc, hash)
-	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
-	if err == nil && found.verdict == erc8004.Mismatch && (fromWeb || doc.Source == ipfs.SourceIPNS) {
+	if err == nil && found.verdict == erc8004.Mismatch && !doc.Immutable() {
 		// A web server may have been replacing the file during the fetch. A name may lead to another file since it was
 		// looked up.
 		again, failed := r.Fetcher.FetchAnew(fetching, uri, r.Limit)
 		if failed != nil && fetching.Err() != nil && ctx.Err() == nil {
 			return File{}, context.Cause(fetching)
 		}
-		if failed == nil {
+		switch {
+		case failed == nil:
 			doc = again
 			found, err = r.examineFile(ctx, c.Job, doc, hash)
-		} else if !fromWeb {
-			err = failed // the file to which the name leads now is unknown
+		case mustMatch, doc.Source == ipfs.SourceIPNS:
+			err = failed // the file to which the URI leads now is unknown
 		}
 	}
 	if err == nil && found.verdict == erc8004.Mismatch && doc.LastResort {
@@ -129,7 +130,7 @@ func (r *Reader) Fetch(ctx context.Context, c *ledger.Claim, pass *admission.Pas
 		Disagrees: found.disagrees,
 	}
 	switch {
-	case found.verdict == erc8004.Mismatch && r.Policy != HashAnnotate && c.Job.Action.VerifyFileHash:
+	case found.verdict == erc8004.Mismatch && mustMatch:
 		return file, outcome.Fail(outcome.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
 			"the hash on chain is %s, that of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
 	case found.verdict == erc8004.NotGiven && r.Policy == HashRequire && describeUnproven(doc) != "":

@@ -281,6 +281,43 @@ func TestFileBelowMovedName(t *testing.T) {
 	}
 }
 
+// TestFileOfServerBeingReplaced: a web server answers with a page, and then not at all, because it is being replaced.
+// That says nothing about the file, which is fetched again later, unless the policy delivers any file.
+func TestFileOfServerBeingReplaced(t *testing.T) {
+	t.Parallel()
+	const file = `{"value":1}`
+	answers := make(chan string, 5)
+	answers <- "<html>we will be back soon</html>"
+	answers <- ""
+	answers <- file
+	answers <- "<html>we will be back soon</html>"
+	answers <- ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer := <-answers
+		if answer == "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	f, err := ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil)})
+	heraldtest.Must(t, err)
+	t.Cleanup(f.Close)
+	r := &Reader{Fetcher: f, Limit: 1 << 20, Policy: HashStrict, Attempts: 11}
+	c := &ledger.Claim{Job: job.Job{Kind: job.KindNewFeedback, FeedbackURI: server.URL, FeedbackHash: crypto.Keccak256Hash([]byte(file)),
+		Action: job.Action{IncludeFileContent: true, VerifyFileHash: true}}}
+	if got, err := r.Fetch(t.Context(), c, nil); err == nil || classify.Error(err).Reason != outcome.ContentUnavailable || !got.Failed {
+		t.Errorf("during the replacement: %+v, %v", got, err)
+	}
+	if got, err := r.Fetch(t.Context(), c, nil); err != nil || string(got.Content) != file {
+		t.Errorf("after it: %s, %v", got.Content, err)
+	}
+	r.Policy = HashAnnotate
+	if got, err := r.Fetch(t.Context(), c, nil); err != nil || got.Verification != "mismatch" || got.Content == nil {
+		t.Errorf("if the result is only annotated: %+v, %v", got, err)
+	}
+}
+
 // FuzzFeedbackFile: for any feedback file, the agent gets valid JSON from which it can restore the exact bytes, and the
 // comparison with the event terminates.
 func FuzzFeedbackFile(f *testing.F) {
