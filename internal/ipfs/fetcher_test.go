@@ -465,3 +465,18 @@ func TestRefusedConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestQueryWithSpace: the query of a web URL is sent as fetch sends it. Servers refuse a request line with a space.
+func TestQueryWithSpace(t *testing.T) {
+	t.Parallel()
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }))
+	f := newFetcher(t, ipfs.Config{})
+	for query, want := range map[string]string{
+		"?file=my file.json": "?file=my%20file.json", "?q=ü": "?q=%C3%BC", "?q=%20+&r=%zz;{id}": "?q=%20+&r=%zz;{id}",
+	} {
+		doc, err := f.Fetch(t.Context(), base+"/a"+query, mib)
+		if err != nil || string(doc.Bytes) != "/a"+want {
+			t.Errorf("%s: %s, %v", query, doc.Bytes, err)
+		}
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"github.com/ipfs/boxo/verifcid"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
+
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // Sources: how the bytes of a Document are identified (docs/agent.md).
@@ -234,7 +236,7 @@ func webReference(scheme, rest, shown string) (*reference, error) {
 	if u.Hostname() == "" {
 		return nil, &NoDocumentError{URI: shown, Why: "it names no host"}
 	}
-	u.Fragment, u.RawFragment = "", ""
+	u.Fragment, u.RawFragment, u.RawQuery = "", "", netguard.EscapeQuery(u.RawQuery)
 	shown = shownURL(u)
 	if r := throughGateway(u, shown); r != nil {
 		r.web = u

@@ -2,6 +2,7 @@ package netguard
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -79,4 +80,18 @@ func Host(u *url.URL) string {
 		return ip.String()
 	}
 	return host
+}
+
+// EscapeQuery escapes the characters of a URL's query that fetch escapes too (WHATWG URL). net/http sends a query as it
+// is, and many servers refuse one with a space or with characters outside ASCII.
+func EscapeQuery(query string) string {
+	var escaped strings.Builder
+	for _, c := range []byte(query) {
+		if c <= ' ' || c > '~' || strings.IndexByte(`"'<>#`, c) >= 0 {
+			fmt.Fprintf(&escaped, "%%%02X", c)
+		} else {
+			escaped.WriteByte(c)
+		}
+	}
+	return escaped.String()
 }

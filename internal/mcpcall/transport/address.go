@@ -1,9 +1,10 @@
 package transport
 
 import (
-	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // normalizeURL returns u in the form in which fetch writes a URL (WHATWG URL): without dot segments, without a question
@@ -11,7 +12,7 @@ import (
 // address only in this form, so that it cannot verify a signature of another form.
 func normalizeURL(u *url.URL) *url.URL {
 	normal := *u
-	normal.ForceQuery, normal.RawQuery = false, escapeQuery(u.RawQuery)
+	normal.ForceQuery, normal.RawQuery = false, netguard.EscapeQuery(u.RawQuery)
 	normal.RawPath = removeDotSegments(u.EscapedPath())
 	normal.Path, _ = url.PathUnescape(normal.RawPath) // EscapedPath is a valid encoding
 	return &normal
@@ -34,16 +35,4 @@ func removeDotSegments(path string) string {
 		}
 	}
 	return strings.Join(kept, "/")
-}
-
-func escapeQuery(query string) string {
-	var escaped strings.Builder
-	for _, c := range []byte(query) {
-		if c <= ' ' || c > '~' || strings.IndexByte(`"'<>#`, c) >= 0 {
-			fmt.Fprintf(&escaped, "%%%02X", c)
-		} else {
-			escaped.WriteByte(c)
-		}
-	}
-	return escaped.String()
 }
