@@ -38,7 +38,7 @@ func FuzzRecord(f *testing.F) {
 			b, err := ipns.MarshalRecord(rec)
 			heraldtest.Must(f, err)
 			signed[name][said(value.String(), uint64(sequence))] = true
-			_, _, _, err = parseRecord(name, b, now)
+			_, err = parseRecord(name, b, now)
 			heraldtest.Must(f, err)
 			f.Add(name, b)
 			if i > 0 {
@@ -51,19 +51,19 @@ func FuzzRecord(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, name string, record []byte) {
 		for _, name := range append([]string{name}, names...) {
-			value, sequence, ttl, err := parseRecord(name, record, now)
+			found, err := parseRecord(name, record, now)
 			if err != nil {
 				continue
 			}
-			if known, ok := signed[name]; ok && !known[said(value, sequence)] {
-				t.Errorf("%s was made to say %s (%d), which was never signed", name, value, sequence)
+			if known, ok := signed[name]; ok && !known[said(found.value, found.sequence)] {
+				t.Errorf("%s was made to say %s (%d), which was never signed", name, found.value, found.sequence)
 			}
-			if ttl <= 0 || ttl > longestName {
+			if ttl := found.expires.Sub(now); ttl <= 0 || ttl > longestName {
 				t.Errorf("believed for %s", ttl)
 			}
 			// A value that the key's owner signed is untrusted too, so it must not lead to other sources.
-			if ref, err := parseImmutable("", value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
-				t.Errorf("%q leads to %s", value, ref.source)
+			if ref, err := parseImmutable("", found.value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
+				t.Errorf("%q leads to %s", found.value, ref.source)
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package ipfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,14 @@ const (
 type nameRecord struct {
 	value    string    // /ipfs/CID[/path] or /ipns/NAME[/path]
 	sequence uint64    // of an IPNS record
+	until    time.Time // end of the validity of an IPNS record
 	expires  time.Time // end of the time for which it is cached
+}
+
+// isOlder reports whether the owner of the name replaced r by other. Of two records with the same sequence, that with
+// the later end of its validity is newer (https://specs.ipfs.tech/ipns/ipns-record/).
+func (r nameRecord) isOlder(other nameRecord) bool {
+	return cmp.Or(cmp.Compare(r.sequence, other.sequence), r.until.Compare(other.until)) < 0
 }
 
 // followName resolves an ipns name to its current content. The content is verified against its CID. A key's record is
@@ -100,9 +108,12 @@ func (f *Fetcher) lookUp(ctx context.Context, name, shown string, anew bool) (fo
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if last, _ = f.names.Get(name); found.sequence < last.sequence {
-		return nameRecord{}, &UnavailableError{URI: shown,
-			Err: errors.New("the gateways know only a record older than one that was seen before")}
+	if last, _ = f.names.Get(name); found.isOlder(last) {
+		if found.value != last.value { // owners renew a record with the same value every few hours
+			return nameRecord{}, &UnavailableError{URI: shown,
+				Err: errors.New("the gateways know only a record older than one that was seen before")}
+		}
+		found.sequence, found.until = last.sequence, last.until
 	}
 	f.names.Add(name, found)
 	return found, nil
@@ -132,7 +143,7 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (best nam
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if valid == 0 || found.sequence > best.sequence {
+		if valid == 0 || best.isOlder(found) {
 			best = found
 		}
 		switch valid++; valid {
@@ -166,17 +177,15 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 	if err != nil {
 		return nameRecord{}, fmt.Errorf("reading its record: %w", err)
 	}
-	value, sequence, ttl, err := parseRecord(name, b, now)
+	found, err := parseRecord(name, b, now)
 	if errors.Is(err, ipns.ErrSignature) || errors.Is(err, ipns.ErrPublicKeyMismatch) {
 		g.demote() // any other fault may be the record owner's
 	}
-	return nameRecord{value: value, sequence: sequence, expires: now.Add(ttl)}, err
+	return found, err
 }
 
-// parseRecord verifies a record of at most 10 KiB against its name, its signature and the time, and decodes it. ttl
-// is how long it may be cached from now on.
-func parseRecord(name string, record []byte,
-	now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
+// parseRecord verifies a record of at most 10 KiB against its name, its signature and the time, and decodes it.
+func parseRecord(name string, record []byte, now time.Time) (found nameRecord, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the decoder is third-party code and the bytes are untrusted
 			err = fmt.Errorf("the record made the decoder panic: %v", p)
@@ -184,34 +193,37 @@ func parseRecord(name string, record []byte,
 	}()
 	n, err := ipns.NameFromString(name)
 	if err != nil {
-		return "", 0, 0, fmt.Errorf("reading the name: %w", err)
+		return nameRecord{}, fmt.Errorf("reading the name: %w", err)
 	}
 	rec, err := ipns.UnmarshalRecord(record)
 	if err == nil {
 		err = ipns.ValidateWithName(rec, n)
 	}
 	if err != nil {
-		return "", 0, 0, fmt.Errorf("checking the record: %w", err)
+		return nameRecord{}, fmt.Errorf("checking the record: %w", err)
 	}
 	path, err := rec.Value()
 	if err != nil {
-		return "", 0, 0, fmt.Errorf("reading the record's value: %w", err)
+		return nameRecord{}, fmt.Errorf("reading the record's value: %w", err)
 	}
-	if sequence, err = rec.Sequence(); err != nil {
-		return "", 0, 0, fmt.Errorf("reading the record's sequence: %w", err)
+	sequence, err := rec.Sequence()
+	if err != nil {
+		return nameRecord{}, fmt.Errorf("reading the record's sequence: %w", err)
 	}
 	until, err := rec.Validity()
 	if err != nil {
-		return "", 0, 0, fmt.Errorf("reading the record's validity: %w", err)
+		return nameRecord{}, fmt.Errorf("reading the record's validity: %w", err)
 	}
 	left := until.Sub(now)
 	if left <= 0 {
-		return "", 0, 0, ipns.ErrExpiredRecord
+		return nameRecord{}, ipns.ErrExpiredRecord
 	}
-	if ttl, err = rec.TTL(); err != nil || ttl <= 0 {
+	ttl, err := rec.TTL()
+	if err != nil || ttl <= 0 {
 		ttl = longestName
 	}
-	return path.String(), sequence, min(max(ttl, shortestName), left, longestName), nil
+	return nameRecord{value: path.String(), sequence: sequence, until: until,
+		expires: now.Add(min(max(ttl, shortestName), left, longestName))}, nil
 }
 
 // dnsLink looks up the content of a domain in DNS (https://dnslink.dev).

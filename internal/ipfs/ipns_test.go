@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,45 @@ func TestNamesGoForward(t *testing.T) {
 	now.Advance(time.Second) // the fetcher remembers the failure for a moment
 	one.AddRecord(k.name.String(), k.record(t, "/ipfs/"+first.String(), 6, time.Hour, time.Second))
 	fetches("after an update", old)
+}
+
+// TestNamesOfOneSequence: of two records with the same sequence, that with the later end of its validity is newer (IPNS
+// specification), from whichever gateway.
+func TestNamesOfOneSequence(t *testing.T) {
+	t.Parallel()
+	k := newKey(t, crypto.Ed25519)
+	one, two := ipfstest.New(), ipfstest.New()
+	two.Share(one)
+	first, second := one.AddFile([]byte("old")), one.AddFile([]byte("new"))
+	stale := k.record(t, "/ipfs/"+first.String(), 4, time.Hour, time.Second)
+	one.AddRecord(k.name.String(), stale)
+	two.AddRecord(k.name.String(), k.record(t, "/ipfs/"+second.String(), 4, 2*time.Hour, time.Second))
+	urls := []string{serve(t, one.Handler()), serve(t, two.Handler())}
+	for range 2 {
+		f := newFetcher(t, ipfs.Config{Gateways: urls, Hedge: 5 * time.Second})
+		for range 5 { // either gateway may answer first
+			doc, err := f.FetchAnew(t.Context(), "ipns://"+k.name.String(), mib)
+			if err != nil || string(doc.Bytes) != "new" {
+				t.Errorf("%s, %v", doc.Bytes, err)
+			}
+		}
+		slices.Reverse(urls)
+	}
+	now := heraldtest.NewClock(time.Now())
+	f := newFetcher(t, ipfs.Config{Gateways: urls, Hedge: 5 * time.Second, Now: now.Now})
+	if _, err := f.Fetch(t.Context(), "ipns://"+k.name.String(), mib); err != nil {
+		t.Error(err)
+	}
+	two.AddRecord(k.name.String(), stale)
+	if doc, err := f.FetchAnew(t.Context(), "ipns://"+k.name.String(), mib); kind(err) != "unavailable" {
+		t.Errorf("when only the older record is left: %s, %v", doc.Bytes, err)
+	}
+	now.Advance(time.Second) // the fetcher remembers the failure for a moment
+	two.AddRecord(k.name.String(), k.record(t, "/ipfs/"+second.String(), 4, time.Minute, time.Second))
+	one.AddRecord(k.name.String(), k.record(t, "/ipfs/"+second.String(), 3, time.Minute, time.Second))
+	if doc, err := f.FetchAnew(t.Context(), "ipns://"+k.name.String(), mib); err != nil || string(doc.Bytes) != "new" {
+		t.Errorf("before its owner renewed the record: %s, %v", doc.Bytes, err)
+	}
 }
 
 // TestFetchIf: FetchIf sends the validators of the earlier answer, and returns ErrUnchanged for 304. An unexpected 304
