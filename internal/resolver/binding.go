@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,7 +167,9 @@ func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	doc, err := r.cfg.Fetcher.Fetch(ctx, uri, bindingLimit)
 	if err == nil {
 		var reg erc8004.Registration
-		reg, err = r.parseDocument(ctx, doc)
+		var invalid error
+		doc, reg, invalid, err = r.parseWhole(ctx, doc, uri, bindingLimit)
+		err = cmp.Or(err, invalid)
 		// The other parts of the document are ignored.
 		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations
 	}

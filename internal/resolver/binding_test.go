@@ -76,6 +76,9 @@ func TestBinding(t *testing.T) {
 					t.Fatalf("%s: %v, want %s", nameError(err), err, want[c.binding])
 				}
 				binding, asked, step := c.binding, []string{"https://a.example" + wellKnown}, c.why
+				if name == "empty" || name == "no JSON" { // perhaps the server was replacing it
+					asked = append(asked, asked[0])
+				}
 				if policy == "off" {
 					binding, asked, step = "", nil, "HERALD_BINDING is off"
 				}

@@ -112,15 +112,9 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 		return old, nil
 	}
 	var reg erc8004.Registration
-	var invalid error // of parseDocument
+	var invalid error // of parseWhole
 	if err == nil {
-		reg, invalid = r.parseDocument(ctx, doc)
-		if isWeb(doc.Source) && isPartial(invalid) {
-			// The server may have been replacing the document during the fetch.
-			if doc, err = r.cfg.Fetcher.Fetch(ctx, uri, r.cfg.Limit); err == nil {
-				reg, invalid = r.parseDocument(ctx, doc)
-			}
-		}
+		doc, reg, invalid, err = r.parseWhole(ctx, doc, uri, r.cfg.Limit)
 	}
 	if err != nil {
 		w.addStep("document", "not fetched", excerpt(err.Error()))
@@ -142,6 +136,21 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	p := r.findEntry(a, doc, reg, invalid)
 	p.uri, p.validators = uri, doc.Validators
 	return p, nil
+}
+
+// parseWhole is parseDocument for a document that was fetched from uri. If a web server sent only its first part, the
+// server may have been replacing it. So parseWhole fetches it once more, and returns the second document. err is the
+// error of that fetch, and invalid that of parseDocument.
+func (r *Resolver) parseWhole(ctx context.Context, first ipfs.Document, uri string, limit int64,
+) (doc ipfs.Document, reg erc8004.Registration, invalid, err error) {
+	doc = first
+	reg, invalid = r.parseDocument(ctx, doc)
+	if isWeb(doc.Source) && isPartial(invalid) {
+		if doc, err = r.cfg.Fetcher.Fetch(ctx, uri, limit); err == nil {
+			reg, invalid = r.parseDocument(ctx, doc)
+		}
+	}
+	return doc, reg, invalid, err
 }
 
 // parseDocument parses a registration document. It first waits until Config.Decoding has room for the document. The

@@ -39,3 +39,33 @@ func TestDocumentBeingReplaced(t *testing.T) {
 		w.resolve(t, 1, 0, c.want)
 	}
 }
+
+// TestListBeingReplaced: the endpoint's owner is writing a new list of agents, and a web server sends its first part. The
+// agent's deliveries do not end, because the list is read again. If that fails, they wait.
+func TestListBeingReplaced(t *testing.T) {
+	t.Parallel()
+	whole := "{" + naming(7) + "}"
+	for _, c := range []struct {
+		first, second string
+		want          string
+	}{
+		{"", whole, "ok"},
+		{whole[:20], whole, "ok"},
+		{whole[:20], "", "unbound"},
+		{whole[:20], "away", "unavailable"},
+		{"<html>", whole, "unbound"}, // a page is no part of a list
+	} {
+		w := newWorld(t, resolver.Config{Binding: resolver.BindingRequire})
+		w.chain.set("7", data(document(mcpAt)))
+		body := c.first
+		w.domains.set("https://a.example", func(ctx context.Context) (ipfs.Document, error) {
+			sent := body
+			body = c.second
+			if sent == "away" {
+				return fails(&ipfs.UnavailableError{URI: "x", Status: 503, Err: errAway})(ctx)
+			}
+			return lists(sent)(ctx)
+		})
+		w.resolve(t, 7, 0, c.want)
+	}
+}
