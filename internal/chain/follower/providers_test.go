@@ -260,7 +260,7 @@ func TestFirstReadingLeavesNoNode(t *testing.T) {
 			})
 		}
 		f, _ := newStubFollower(t, newStubReader(t, true, first, second), Config{From: first.head()})
-		followFor(t, f, 20*time.Second)
+		followFor(t, f, 21*time.Second) // in the middle between two blocks
 		heads := 0
 		for _, tag := range second.asked {
 			if tag == node.Latest {
