@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -84,56 +82,6 @@ func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []coalescer.Result[*l
 	results, err := s.claimGroup(t.Context(), group)
 	heraldtest.Must(t, err)
 	return results
-}
-
-// TestGroupClaimIsAClaim: a claim in a group returns and stores the same as a claim that is made alone.
-func TestGroupClaimIsAClaim(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for name, prepare := range map[string]string{
-		"plain":         `SELECT`,
-		"known agent":   `UPDATE herald.agents SET epoch = 3, policy = '{"onUnknown": "hold"}', protocol = '2025-06-18', last_ok_at = now()`,
-		"disabled":      `UPDATE herald.agents SET enabled = false, last_ok_at = now() - interval '2 hours'`,
-		"no agent":      `DELETE FROM herald.agents`,
-		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', hints = 7, bound = true, source = 'token:x', trust = 1`,
-		"called before": `UPDATE herald.deliveries SET called = true, replays = 1, attempts = 4, budget_base = 2, fetch_failures = 1`,
-		"unreadable":    `UPDATE herald.deliveries SET job = '[1]'`,
-		"dropped":       `UPDATE herald.deliveries SET job = NULL`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			emptyStore(t, s)
-			a, b, c := acceptOne(t, s, feedback(7, 1)), acceptOne(t, s, feedback(7, 2)), acceptOne(t, s, feedback(7, 3))
-			exec(t, s, prepare)
-			exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01'`)
-			exec(t, s, `UPDATE herald.deliveries SET job = jsonb_set(job, '{feedbackIndex}', '1') WHERE jsonb_typeof(job) = 'object'`)
-			alone, aloneErr := s.claimAlone(t.Context(), claimRequest{a.ID, 1, lease})
-			results := groupClaims(t, s, c.ID, b.ID)
-			for i, id := range []uuid.UUID{c.ID, b.ID} {
-				r := results[i]
-				if !r.Answered || r.Answer == nil || errors.Is(r.Err, ledger.ErrUnreadableJob) != errors.Is(aloneErr, ledger.ErrUnreadableJob) {
-					t.Fatalf("%+v, %v", r, aloneErr)
-				}
-				got, want := *r.Answer, *alone
-				if got.ID != id || got.No <= alone.No || got.StartedAt.Before(alone.StartedAt) || got.LeaseUntil.Sub(got.StartedAt) != lease {
-					t.Errorf("%+v", got)
-				}
-				want.ID, want.No, want.StartedAt, want.LeaseUntil = got.ID, got.No, got.StartedAt, got.LeaseUntil
-				want.Key, got.Key = "", ""
-				if !reflect.DeepEqual(got, want) {
-					t.Errorf("in a group\n%+v\nalone\n%+v", got, want)
-				}
-				row, other := read(t, s, id), read(t, s, a.ID)
-				if row.Status != outcome.Running || row.Attempts != other.Attempts || len(row.History) != 1 || row.History[0].Number != row.Attempts ||
-					!row.History[0].StartedAt.Equal(got.StartedAt) || row.NextAttemptAt != nil || row.Reason != "" {
-					t.Errorf("in a group %+v\nalone %+v", row, other)
-				}
-				record(t, s, r.Answer, delivered)
-			}
-			if results[0].Answer.No == results[1].Answer.No {
-				t.Error("two claims have one number")
-			}
-		})
-	}
 }
 
 // TestGroupClaimSkipsSpecialDeliveries: rows that are refused, or locked by other transactions, are missing from a

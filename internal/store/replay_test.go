@@ -3,8 +3,6 @@ package store
 import (
 	"bytes"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,38 +59,6 @@ func TestReplayLeaves(t *testing.T) {
 	}
 }
 
-// TestReplayDispatchesExactly: concurrent replays dispatch at most eight deliveries of an agent. The others follow as
-// these end.
-func TestReplayDispatchesExactly(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	var all []uuid.UUID
-	out, _ := accept(t, s, feedbacks(1, 1, 40)...)
-	for _, a := range out {
-		all = append(all, a.ID)
-	}
-	exec(t, s, `UPDATE herald.deliveries SET status = 'dead', reason = 'timeout', handed_at = NULL, attempts = 11, finished_at = now()`)
-	var wg sync.WaitGroup
-	var moved, given atomic.Int32
-	for range 4 {
-		wg.Go(func() {
-			n, _, tasks, err := s.Replay(t.Context(), all, false)
-			if err != nil {
-				t.Error(err)
-			}
-			moved.Add(int32(n))
-			given.Add(int32(len(toRun(tasks))))
-		})
-	}
-	wg.Wait()
-	if moved.Load() != 40 || given.Load() != ledger.MaxDispatchedPerAgent || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
-		t.Errorf("%d moved, %d tasks, %d dispatched", moved.Load(), given.Load(), countDispatched(t, s))
-	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE replays = 1 AND budget_base = 11`); n != 40 {
-		t.Errorf("%d have a fresh budget", n)
-	}
-}
-
 // TestReplaySettlesDoubt: attempts before a replay are not in doubt after it, so that a policy does not hold the
 // delivery again.
 func TestReplaySettlesDoubt(t *testing.T) {
@@ -139,53 +105,4 @@ func TestCancelInADeadlock(t *testing.T) {
 	heraldtest.Must(t, lock(ids[0]))
 	heraldtest.Must(t, tx.Rollback(t.Context()))
 	heraldtest.Must(t, <-cancelled)
-}
-
-// TestCancelAgainstClaims: each delivery is either claimed or cancelled, never both, and nothing deadlocks.
-func TestCancelAgainstClaims(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	var tasks []ledger.Task
-	var all []uuid.UUID
-	for agent := range 20 {
-		_, got := accept(t, s, feedbacks(agent, 1, 4)...)
-		tasks = append(tasks, got...)
-	}
-	for _, x := range tasks {
-		all = append(all, x.ID)
-	}
-	var wg sync.WaitGroup
-	var claimed, cancelled atomic.Int32
-	for part := range 4 {
-		wg.Go(func() {
-			for i := part; i < len(tasks); i += 4 {
-				c, err := s.Claim(t.Context(), tasks[i].ID, tasks[i].N, lease)
-				if err != nil {
-					t.Error(err)
-				}
-				if c == nil {
-					continue
-				}
-				claimed.Add(1)
-				if _, err := s.Record(t.Context(), c, delivered); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			for from := len(all); from > 0; from -= 10 {
-				n, _, _, err := s.Cancel(t.Context(), all[from-10:from], false)
-				if err != nil {
-					t.Error(err)
-				}
-				cancelled.Add(int32(n))
-			}
-		})
-	}
-	wg.Wait()
-	if n := claimed.Load() + cancelled.Load(); n != int32(len(all)) {
-		t.Errorf("%d claimed and %d cancelled of %d", claimed.Load(), cancelled.Load(), len(all))
-	}
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/big"
 	"slices"
 	"strings"
@@ -174,13 +173,4 @@ var delivered = ledger.Outcome{Status: outcome.Delivered, Called: true, Stage: "
 // waiting returns an outcome that waits d with a task.
 func waiting(d time.Duration) ledger.Outcome {
 	return ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
-}
-
-func ids(tasks []ledger.Task) []string {
-	var out []string
-	for _, t := range tasks {
-		out = append(out, fmt.Sprintf("%s:%d", t.ID, t.N))
-	}
-	slices.Sort(out)
-	return out
 }
