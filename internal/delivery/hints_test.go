@@ -516,59 +516,6 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	}
 }
 
-// TestCalledBeforeTheChainIsVerified: an agent was called for a job that no worker verified (HERALD_VERIFY_EVENT=off),
-// and the call failed. The retry is verified. If the chain has the event of the job, the retry sends it. If the chain
-// has another event under the key, or none, the delivery is retracted, and the other event gets a delivery of its own.
-func TestCalledBeforeTheChainIsVerified(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		change map[string]any
-		ends   outcome.Status
-		next   bool // the chain's event gets a delivery of its own
-	}{
-		"the event":                   {map[string]any{}, outcome.Delivered, false},
-		"the event without position":  {map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}, outcome.Delivered, false},
-		"another event":               {map[string]any{"tag1": "forged"}, outcome.Cancelled, true},
-		"the event of no transaction": {map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}, outcome.Cancelled, true},
-		"no event":                    {map[string]any{"feedbackIndex": 7}, outcome.Cancelled, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			a := newAgent(t, failsOnce())
-			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "true"})
-			sent := repositioned(j, c.change)
-			id := w.submit(sent)[0].ID
-			w.exec(`UPDATE herald.work SET verified = false`)
-			w.exec(`UPDATE herald.history SET verified = false`)
-			w.turn(w.newWorker(func(c *Config) { c.Verify = chain.VerifyOff }), id)
-			w.shows(id, outcome.Waiting, outcome.ServerError, 1)
-			k := w.newWorker()
-			w.turn(k, id)
-			heraldtest.Equal(t, "the status", w.row(id).Status, c.ends)
-			ctx := heraldtest.Within(t, 30*time.Second)
-			retraction, err := w.store.DeliveryByKey(ctx, parsed(sent).Retraction(id).Key())
-			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == outcome.Cancelled) {
-				t.Errorf("the retraction: %v, %s", err, retraction.Job)
-			}
-			if c.next {
-				next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
-				for range 3 {
-					w.turn(k, next.ID)
-				}
-				if d := w.row(next.ID); d.ID == id || d.Status != outcome.Delivered {
-					t.Errorf("the chain's event: %s %s: %s", d.Status, d.Reason, d.Error)
-				}
-			}
-			for _, call := range a.received()[1:] {
-				if args := call.args(t); args["deliveryId"] == id.String() && args["tag1"] != sent["tag1"] {
-					t.Errorf("the id was used again for %v", args)
-				}
-			}
-		})
-	}
-}
-
 // TestReviewAfterTheEnd: the chain has no follower. A job that differs from the event of a delivered row is known and starts
 // one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
 // and the other event is delivered with the action of its job.
@@ -626,33 +573,6 @@ func (k *worker) reviewEvents(w *world) {
 	k.t.Helper()
 	r := &maintenance.Reviewer{Ledger: w.store, Events: k.runner.Events(), Dispatcher: w.dispatcher, Logger: w.logger()}
 	r.ReviewOnce(k.t.Context())
-}
-
-// TestReplayOfALostKey: a reorg replaced the event of a delivery that ended without a call. Its replay does not send
-// the other event, which has a delivery of its own.
-func TestReplayOfALostKey(t *testing.T) {
-	t.Parallel()
-	w, k, a, j, client := newHintWorld(t)
-	id := w.submit(j)[0].ID
-	ctx := heraldtest.Within(t, 30*time.Second)
-	w.exec(`UPDATE herald.agents SET enabled = false`)
-	w.turn(k, id)
-	moved, left, _, err := w.store.Cancel(ctx, []uuid.UUID{id}, false)
-	if err != nil || moved != 1 {
-		t.Fatalf("%v, %v", left, err)
-	}
-	w.submit(w.reorgTo(client, j))
-	k.reviewEvents(w)
-	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
-	if next.ID == id {
-		t.Fatal("the key did not change hands")
-	}
-	w.exec(`UPDATE herald.agents SET enabled = true`)
-	w.serve(k)
-	w.until(next.ID, outcome.Delivered)
-	w.replay(id, false)
-	heraldtest.Equal(t, "the reason", w.until(id, outcome.Cancelled).Reason, outcome.Reorg)
-	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // parsed returns a job as a program without access to the chain parses it.

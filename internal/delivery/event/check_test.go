@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,15 +222,16 @@ func TestSlowLedgerIsNoSlowCheck(t *testing.T) {
 
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
 type unindexedChain struct {
-	block   uint64 // the event's block
-	newest  uint64 // the first block of a search without a block number
+	block   uint64   // the event's block
+	newest  uint64   // the first block of a search without a block number
+	event   *job.Job // nil: the checked job
 	checked []job.Job
 }
 
 func (c *unindexedChain) Check(_ context.Context, j job.Job, _ chain.Verify) (chain.Standing, error) {
 	c.checked = append(c.checked, j)
 	if j.TransactionHash == (common.Hash{}) && (j.BlockNumber == c.block || j.BlockNumber == 0 && c.block >= c.newest) {
-		return chain.Standing{Found: true, Event: &j}, nil
+		return chain.Standing{Found: true, Event: cmp.Or(c.event, &j)}, nil
 	}
 	return chain.Standing{Disagrees: "transactionHash"}, nil
 }
@@ -380,21 +382,32 @@ func TestConfirmRetraction(t *testing.T) {
 
 // TestLostKey: a worker held a delivery when a reorg gave its key to another event, and did not call the agent. If the
 // delivery's event returns to the chain, the key's delivery brings it to the agent. The old one must not bring it too: its
-// retraction may have ended, because the agent did not know it. An operator may replay it.
+// retraction may have ended, because the agent did not know it. An operator may replay it. It never brings the other event.
 func TestLostKey(t *testing.T) {
 	t.Parallel()
 	j, id := storetest.Feedback(1, 1), uuid.New()
-	for _, isReplay := range []bool{false, true} {
-		checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &j})
+	other := j
+	other.Tag1, other.TransactionHash = "other", common.Hash{9}
+	for name, c := range map[string]struct {
+		event    *job.Job
+		isReplay bool
+		gone     *ledger.Gone
+	}{
+		"its event returns":               {&j, false, &ledger.Gone{}},
+		"its event returns, and a replay": {&j, true, nil},
+		"the other event stays":           {&other, false, &ledger.Gone{}},
+		"the other event stays, a replay": {&other, true, &ledger.Gone{Next: &other}},
+	} {
+		checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: c.event})
 		checker.Ledger = rowLedger{}
-		claim := &ledger.Claim{ID: id, Key: j.Key() + "~" + id.String(), Job: j, Bound: true, Replay: isReplay}
+		claim := &ledger.Claim{ID: id, Key: j.Key() + "~" + id.String(), Job: j, Bound: true, Replay: c.isReplay}
 		want := outcome.EventNotFound
-		if isReplay {
+		if c.gone == nil {
 			want = ""
 		}
 		var r Result
-		heraldtest.Equal(t, "reason", reasonOf(checker.Check(t.Context(), claim, nil, &r)), want)
-		heraldtest.Equal(t, "gone", r.Gone != nil, !isReplay)
+		heraldtest.Equal(t, name, reasonOf(checker.Check(t.Context(), claim, nil, &r)), want)
+		heraldtest.Equal(t, name+": gone", r.Gone, c.gone)
 	}
 }
 
@@ -470,6 +483,38 @@ func must[T any](v T, err error) T {
 
 // encode returns j as the ledger stores it.
 func encode(j job.Job) json.RawMessage { return must(json.Marshal(j)) }
+
+// TestCalledBeforeTheChainIsVerified: an agent was called for a job that no worker verified (HERALD_VERIFY_EVENT=off),
+// and the retry is verified. If the chain has the event of the job, the retry sends it. If the chain has another event
+// under the key, or none, the delivery is retracted, and the other event gets a delivery of its own (storetest,
+// TestGoneAfterACall).
+func TestCalledBeforeTheChainIsVerified(t *testing.T) {
+	t.Parallel()
+	sent := storetest.Feedback(1, 1)
+	sent.TransactionHash, sent.BlockNumber = common.Hash{7}, 100
+	other, elsewhere := sent, sent
+	other.Tag1, elsewhere.TransactionHash = "other", common.Hash{9}
+	for name, c := range map[string]struct {
+		chain Chain
+		gone  *ledger.Gone
+	}{
+		"the event":                   {standingChain{Found: true, Confirmed: true, Event: &sent}, nil},
+		"another event":               {standingChain{Found: true, Confirmed: true, Event: &other}, &ledger.Gone{Next: &other}},
+		"the event of no transaction": {&unindexedChain{block: 100, event: &elsewhere}, &ledger.Gone{Next: &elsewhere}},
+		"no event":                    {standingChain{Disagrees: "transactionHash"}, &ledger.Gone{}},
+	} {
+		checker := checkerOf(c.chain)
+		checker.Ledger = rowLedger{}
+		var r Result
+		err := checker.Check(t.Context(), &ledger.Claim{Called: true, Job: sent, Key: sent.Key(), StartedAt: clock, CreatedAt: clock}, nil, &r)
+		want := outcome.EventNotFound
+		if c.gone == nil {
+			want = ""
+		}
+		heraldtest.Equal(t, name, reasonOf(err), want)
+		heraldtest.Equal(t, name+": gone", r.Gone, c.gone)
+	}
+}
 
 // TestCalledWithoutTransaction: a delivery was called with a job that names no transaction. The event with its content is
 // its event. If no event is found, nothing shows that the event is gone.
