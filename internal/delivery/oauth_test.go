@@ -13,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -272,13 +271,4 @@ func TestTwoWorkersRenew(t *testing.T) {
 		heraldtest.Equal(t, fmt.Sprint("token requests in round ", round), len(s.TokenRequests()), round)
 		s.Revoke()
 	}
-}
-
-// probing returns the subject of a single request by an operator.
-func (w *world) probing(id *big.Int) auth.Subject {
-	return auth.Subject{Agent: w.agentOf(id), Insist: true}
-}
-
-func endpointAt(rawURL string) mcpcall.Endpoint {
-	return mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: rawURL}
 }
