@@ -44,27 +44,6 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 	}
 }
 
-// TestProxyWithoutAgent: a proxy answers 404 with a page of its own while the agent behind it is deployed anew. The
-// feedback is delivered afterwards.
-func TestProxyWithoutAgent(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.serve(w.newWorker())
-	for _, during := range []string{"initialize", "tools/list", "tools/call"} {
-		w.runParallel(t, during, func(t *testing.T, w *world) {
-			var deployed atomic.Bool
-			a := newAgent(t, onAny(func(m string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				isAway := m == during && !deployed.Swap(true)
-				if isAway {
-					http.NotFound(w, r)
-				}
-				return isAway
-			}))
-			w.ends(w.dispatchTo(a.URL), outcome.Delivered, "", 2)
-		})
-	}
-}
-
 // TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer isError, or the error
 // -32602, to a call that no longer fits. The worker lists the tools again and makes the call that fits. If the tools did
 // not change, or the tool ran and failed, the delivery is rejected after one call.
