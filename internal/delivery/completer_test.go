@@ -425,37 +425,3 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		}
 	})
 }
-
-// TestClaimThatWaitedForItsSlot: after a long wait for a slot, the lease is too short for a call and the margin, so it
-// is extended before the call. If the claim is lost, the agent is not called.
-func TestClaimThatWaitedForItsSlot(t *testing.T) {
-	for name, lost := range map[string]bool{"it is extended": false, "it is lost": true} {
-		t.Run(name, func(t *testing.T) {
-			inCompleter(t, 1, func(t *testing.T, w *completerWorld) {
-				w.agents = make(chan struct{})
-				ids := w.accept(2)
-				w.deliverAll(ids[:1])
-				extended := 0
-				w.ledger.extend = func(ctx context.Context, c *ledger.Claim, d time.Duration) error {
-					if extended++; lost { // this process was suspended, and the reconciler expired the lease
-						if _, _, err := w.base.ExpireLeases(ctx, 10, 11); err != nil {
-							t.Error(err)
-						}
-						return ledger.ErrFenced
-					}
-					return w.base.Extend(ctx, c, d)
-				}
-				w.deliverAll(ids[1:])
-				<-time.After(slots.Timeout / 2)
-				close(w.agents)
-				synctest.Wait()
-				heraldtest.Equal(t, "extensions", extended, 1)
-				if lost {
-					heraldtest.Equal(t, "calls without a claim", w.called(ids[1]), 0)
-				} else {
-					w.shows(ids[1], outcome.Delivered, 1)
-				}
-			})
-		})
-	}
-}
