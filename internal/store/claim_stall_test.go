@@ -14,7 +14,6 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -212,38 +211,5 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 				t.Errorf("%+v", d)
 			}
 		})
-	}
-}
-
-// TestClaimsBesideALockedRow: a locked row delays only the claims of that row.
-func TestClaimsBesideALockedRow(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	s.claims.Min = 1
-	ids := insertDispatched(t, s, 20)
-	var claims []*ledger.Claim
-	var errs []error
-	var wait func()
-	err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
-			return err
-		}
-		claims, errs, wait = askFor(t.Context(), s, ids[0])
-		heraldtest.Await(t, "the claim waits for the row", func() bool {
-			return value[bool](t, s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
-		})
-		others, otherErrs, othersWait := askFor(t.Context(), s, ids[1:]...)
-		othersWait()
-		for i, c := range others {
-			if c == nil || otherErrs[i] != nil {
-				t.Errorf("beside a locked row: %+v, %v", c, otherErrs[i])
-			}
-		}
-		return nil
-	})
-	heraldtest.Must(t, err)
-	wait()
-	if claims[0] == nil || errs[0] != nil {
-		t.Errorf("the locked row: %+v, %v", claims[0], errs[0])
 	}
 }

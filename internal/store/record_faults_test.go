@@ -18,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -329,53 +328,5 @@ func TestStalledGroup(t *testing.T) {
 	}
 	if stats := groupStats(s); stats.Failed != 1 {
 		t.Errorf("%+v", stats)
-	}
-}
-
-// TestGivingUpInAGroup: if a caller gives up while its request is queued, nothing is recorded. If it gives up while its
-// group is being committed, it gets the result.
-func TestGivingUpInAGroup(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	s.records.Min = 1
-	_, tasks := accept(t, s, feedbacks(1, 1, ledger.MaxDispatchedPerAgent+1)...)
-	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	defer tx.Rollback(context.Background())
-	a := agentNamed("1")
-	if _, err := tx.Exec(t.Context(), statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
-		t.Fatal(err)
-	}
-
-	s.records.Flights, s.records.Stall = 1, time.Minute // a busy machine takes longer than the default stall for what follows
-	ctx, giveUp := context.WithCancel(t.Context())
-	var rec ledger.Recorded
-	under, waits := make(chan error), make(chan error)
-	go func() {
-		var err error
-		rec, err = s.Record(ctx, one, delivered)
-		under <- err
-	}()
-	heraldtest.Await(t, "a record that waits for its agent", func() bool {
-		return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-	})
-	go func() {
-		_, err := s.Record(ctx, two, delivered)
-		waits <- err
-	}()
-	heraldtest.Await(t, "a record that waits for a group", func() bool { return s.records.Queued() == 1 })
-	giveUp()
-	if err := heraldtest.Receive(t, "who gave up waiting", waits); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	if err := tx.Commit(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-		t.Fatal(err)
-	}
-	if err := heraldtest.Receive(t, "who was in a group", under); err != nil || len(rec.Next) != 1 {
-		t.Errorf("%+v, %v", rec, err)
-	}
-	if a, b := read(t, s, one.ID), read(t, s, two.ID); a.Status != outcome.Delivered || b.Status != outcome.Running {
-		t.Errorf("%s, %s", a.Status, b.Status)
 	}
 }
