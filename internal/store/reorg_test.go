@@ -414,8 +414,8 @@ func TestReorgReturns(t *testing.T) {
 				if tt.withdrawn {
 					before.Status, before.Reason = outcome.Skipped, outcome.MinedAgain
 				}
-				if d.Status != before.Status || d.Reason != before.Reason {
-					t.Errorf("the retraction is %s %s", d.Status, d.Reason)
+				if d.Status != before.Status || d.Reason != before.Reason || tt.withdrawn && totals(t, s, 1)["skipped"] != 1 {
+					t.Errorf("the retraction is %s %s; totals %v", d.Status, d.Reason, totals(t, s, 1))
 				}
 			}
 			if again := r.read(104, 104, true); len(again.Vanished) != 0 {

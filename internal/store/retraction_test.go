@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,33 +69,6 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 	}
 }
 
-// TestSameBlockDisappearsAgain: each time an event is delivered and its block disappears, it is retracted.
-func TestSameBlockDisappearsAgain(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	r := newChainReader(t, s)
-	event := inBlock(feedback(1, 1), 101, 'a')
-	id := r.read(100, 101, true, event).Answers[0].ID
-	block := uint64(102)
-	for n, want := range []string{"", ".2", ".3"} {
-		bring(t, s, id, "delivered")
-		done := r.read(101, block, true)
-		if len(done.Vanished) != 1 || done.Vanished[0].Retraction == uuid.Nil {
-			t.Fatalf("round %d: %+v", n, done.Vanished)
-		}
-		retraction := read(t, s, done.Vanished[0].Retraction)
-		if retraction.Key != event.Retraction(id).Key()+want || retraction.ID != job.IDOf(retraction.Key) || retraction.Status != outcome.Queued {
-			t.Errorf("round %d: %s is %s", n, retraction.Key, retraction.Status)
-		}
-		bring(t, s, retraction.ID, "delivered")
-		back := r.read(101, block+1, true, event).Answers[0]
-		if back.Verdict != ledger.Accepted || back.ID == id {
-			t.Fatalf("round %d: the event that came back: %+v", n, back)
-		}
-		id, block = back.ID, block+2
-	}
-}
-
 // TestBlockFlaps: nodes with two branches answer in turn, so that a block disappears and returns at each reading. The
 // chain is read on. The event is retracted in the end, also if its block disappeared as often as it may be retracted.
 func TestBlockFlaps(t *testing.T) {
@@ -113,38 +87,26 @@ func TestBlockFlaps(t *testing.T) {
 					t.Fatalf("round %d: %+v", n, done.Vanished)
 				}
 				if retraction := done.Vanished[0].Retraction; called && retraction != uuid.Nil {
+					key := event.Retraction(id).Key()
+					if n > 0 {
+						key += fmt.Sprint(".", n+1)
+					}
+					if d := read(t, s, retraction); d.Key != key || d.ID != job.IDOf(key) || d.Status != outcome.Queued {
+						t.Errorf("round %d: %s is %s", n, d.Key, d.Status)
+					}
 					bring(t, s, retraction, "delivered")
 				}
-				id, block = r.read(101, block+1, true, event).Answers[0].ID, block+2
+				back := r.read(101, block+1, true, event).Answers[0]
+				if isNew := called && n < maxRetractions; (back.Verdict == ledger.Accepted) != isNew || (back.ID != id) != isNew {
+					t.Fatalf("round %d: the event that came back: %+v", n, back)
+				}
+				id, block = back.ID, block+2
 			}
 			bring(t, s, id, "delivered")
 			if done := r.read(101, block, true); !called && read(t, s, done.Vanished[0].Retraction).Status != outcome.Queued {
 				t.Errorf("%+v", done.Vanished)
 			}
 		})
-	}
-}
-
-// TestMinedAgain: a retraction that was never called is skipped and counted when its event is on the chain again.
-func TestMinedAgain(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	r := newChainReader(t, s)
-	event := inBlock(feedback(1, 1), 101, 'a')
-	r.read(100, 101, true, event)
-	bring(t, s, event.ID(), "delivered")
-	retraction := r.read(101, 102, true).Vanished[0].Retraction
-	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != ledger.Known || a.ID != event.ID() {
-		t.Errorf("%+v", a)
-	}
-	if d := read(t, s, retraction); d.Status != outcome.Skipped || d.Reason != outcome.MinedAgain {
-		t.Errorf("the retraction is %s %s", d.Status, d.Reason)
-	}
-	if got := totals(t, s, 1); got["skipped"] != 1 {
-		t.Errorf("totals %v", got)
-	}
-	if again := r.read(103, 104, true).Vanished; len(again) != 1 || again[0].Retraction == retraction || again[0].Retraction == uuid.Nil {
-		t.Errorf("it disappears again: %+v", again)
 	}
 }
 
