@@ -3,7 +3,6 @@ package store
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -146,69 +145,15 @@ func TestActionAfterAReorg(t *testing.T) {
 	}
 }
 
-// TestKnownNamesDifferences: the answer to a job for an event that was read names the fields in which the job differs.
-func TestKnownNamesDifferences(t *testing.T) {
+// TestHintEndsAWait: a delivery waits for the event at one position, and a job names another one. It is checked at once.
+// storetest has the hints that arrive during a check.
+func TestHintEndsAWait(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
-	c := claim(t, s, acceptOne(t, s, feedback(42, 1)))
-	differing := forged(positioned(1, 2, c.Job.Action.ToolName, command))
-	if out, _ := accept(t, s, differing); out[0].Verdict != ledger.Known || out[0].Differs != nil {
-		t.Errorf("before the event was read: %+v", out[0])
-	}
-	event := inBlock(c.Job, 900, 'a')
-	if err := s.Bind(t.Context(), c, ledger.Binding{Job: event}); !errors.Is(err, ledger.ErrNewHint) {
-		t.Fatalf("a check that does not know a hint binds its result: %v", err)
-	}
-	c.Hints = value[int](t, s, `SELECT hints FROM herald.deliveries`)
-	heraldtest.Must(t, s.Bind(t.Context(), c, ledger.Binding{Job: event, Corrected: []string{"value"}}))
-	if d := read(t, s, c.ID); fmt.Sprint(d.Corrected) != "[value]" || !d.Verified {
-		t.Errorf("%+v", d)
-	}
-	record(t, s, c, delivered)
-	out, _ := accept(t, s, differing)
-	if got := fmt.Sprint(out[0].Differs); out[0].Verdict != ledger.Known || got != "[value blockNumber transactionHash]" {
-		t.Errorf("%+v", out[0])
-	}
-}
-
-// TestNewHintDuringACheck: a hint that arrives after the claim makes the delivery be checked again at once, at no cost.
-// A job that adds no hint does not.
-func TestNewHintDuringACheck(t *testing.T) {
-	t.Parallel()
-	s := newVerifiedStore(t)
-	for name, o := range map[string]ledger.Outcome{"refuted": refuted, "pending": pending} {
-		t.Run(name, func(t *testing.T) {
-			emptyStore(t, s)
-			_, tasks := accept(t, s, positioned(1, 1, "a", command))
-			c := claim(t, s, tasks[0])
-			accept(t, s, positioned(1, 1, "a", command), positioned(1, 2, "a", command))
-			rec := record(t, s, c, o)
-			if !rec.Rechecked || rec.Task != nil || len(rec.Next) != 1 || rec.Next[0].ID != c.ID {
-				t.Fatalf("%+v", rec)
-			}
-			again := claim(t, s, rec.Next[0])
-			if again.Budget != 1 || again.Hints <= c.Hints {
-				t.Errorf("%+v", again)
-			}
-			hints, err := s.Hints(t.Context(), again)
-			if err != nil || len(hints) != 2 || hints[0].Job.TransactionHash != (common.Hash{1}) || hints[1].Job.TransactionHash != (common.Hash{2}) {
-				t.Fatalf("%+v, %v", hints, err)
-			}
-			accept(t, s, positioned(1, 2, "a", command))
-			o.Refuted = []int{0}
-			if rec := record(t, s, again, o); rec.Rechecked {
-				t.Errorf("checked again without a new hint: %+v", rec)
-			}
-			if hints, _ := s.Hints(t.Context(), again); !hints[0].Refuted || hints[1].Refuted {
-				t.Errorf("%+v", hints)
-			}
-			if name == "pending" { // a new hint ends the wait for an older one
-				_, tasks := accept(t, s, positioned(1, 3, "a", command))
-				if len(tasks) != 1 || tasks[0].N != again.N+1 {
-					t.Errorf("%+v", tasks)
-				}
-			}
-		})
+	_, tasks := accept(t, s, positioned(1, 1, "a", command))
+	record(t, s, claim(t, s, tasks[0]), pending)
+	if _, again := accept(t, s, positioned(1, 2, "a", command)); len(again) != 1 || again[0].N != tasks[0].N+1 {
+		t.Errorf("%+v", again)
 	}
 }
 
