@@ -122,8 +122,8 @@ func TestFlappingBranchIsLoggedSeldom(t *testing.T) {
 			}
 			return s.answerCall(method, params)
 		})
-		followFor(t, f, 10*time.Minute)
-		if lines := log.Count("the chain reorganised"); lines < 5 || lines > 11 {
+		followFor(t, f, 9*time.Minute+30*time.Second) // to the middle between two lines
+		if lines := log.Count("reading again"); lines < 5 || lines > 10 {
 			t.Errorf("%d lines", lines)
 		}
 	})
