@@ -99,7 +99,7 @@ type Config struct {
 
 // Queue enqueues tasks in Redis and inspects them. It is safe for concurrent use.
 type Queue struct {
-	opt       asynq.RedisConnOpt // an options
+	opt       options
 	rdb       Redis
 	put       putTask
 	inspector inspector

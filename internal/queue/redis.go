@@ -48,7 +48,7 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	begin := strings.LastIndexByte(rest[:end], '@') + 1
 	hosts := strings.Split(strings.TrimSuffix(rest[begin:end], "/"), ",")
 	user, password, _ := strings.Cut(strings.TrimSuffix(rest[:begin], "@"), ":")
-	var errs [3]error
+	var errs [2]error
 	o.Username, errs[0] = url.PathUnescape(user)
 	o.Password, errs[1] = url.PathUnescape(password)
 	u, err := url.Parse(scheme + "://" + rest[end:]) // with the scheme, a path that begins with // names no host

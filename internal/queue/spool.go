@@ -106,7 +106,7 @@ const idleConns = 4
 // Client returns a new Redis client with its own connections. A call on the client returns within timeout even if Redis
 // does not answer. The caller closes the client before it closes the queue.
 func (q *Queue) Client(timeout time.Duration) Redis {
-	o := q.opt.(options).UniversalOptions
+	o := q.opt.UniversalOptions
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MaxRetries, o.MinIdleConns = -1, idleConns
 	return redis.NewUniversalClient(&o)

@@ -40,7 +40,7 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	page := overviewPage{Overview: v, Needs: listNeeds(v.Needs), Chart: chartOutcomes(v, r.URL.Query().Get("span")),
 		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))},
 			{"last week", sumMinutes(v.Hours)}}}
-	page.Sentence = describeState(v, page.Periods[0].Counts, len(page.Needs)+len(v.Problems))
+	page.Sentence = describeState(v, page.Periods[0].Counts[0], len(page.Needs)+len(v.Problems))
 	const recent = 5 // whole minutes, in addition to the current one
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
@@ -52,16 +52,17 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
 
-// describeState says in one sentence how things are. Without v.Minutes, the outcomes of the last hour are unknown. The
-// failures are those of v.Needs: a delivery that is rejected at acceptance, or expires, is the outcome of no attempt.
-func describeState(v operator.Overview, hour [3]int64, needs int) string {
+// describeState describes the state of Herald in one sentence. delivered is the number of successes in the last hour,
+// and needs that of matters that need attention. Without v.Minutes, the outcomes of the last hour are unknown. Failures
+// are counted as in v.Needs: also deliveries that were rejected at acceptance, or expired, without a failed attempt.
+func describeState(v operator.Overview, delivered int64, needs int) string {
 	failed := v.EndedLastHour[outcome.Rejected] + v.EndedLastHour[outcome.Dead]
 	parts := []string{
-		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(failed))}
+		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(delivered), showCount(failed))}
 	switch {
 	case len(v.Minutes) == 0:
 		parts[0] = "the outcomes of the last hour are unknown"
-	case hour[0]+failed == 0:
+	case delivered+failed == 0:
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
 	if n := v.LastHour.Outcomes[outcome.Skipped]; n > 0 {

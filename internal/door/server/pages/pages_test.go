@@ -148,12 +148,12 @@ func TestOverviewSentence(t *testing.T) {
 	t.Parallel()
 	skipped := map[outcome.Status]int64{outcome.Delivered: 2, outcome.Skipped: 120}
 	v := operator.Overview{Minutes: []throughput.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
-	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes), 0),
+	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes)[0], 0),
 		"All is well: 2 delivered and 0 failed in the last hour, 120 skipped.")
 	v.EndedLastHour = map[outcome.Status]int64{outcome.Rejected: 2, outcome.Dead: 1, outcome.Skipped: 120}
-	heraldtest.Equal(t, "with jobs that were rejected when they were accepted", describeState(v, sumMinutes(nil), 2),
+	heraldtest.Equal(t, "with jobs that were rejected when they were accepted", describeState(v, 0, 2),
 		"2 matters need attention: 0 delivered and 3 failed in the last hour, 120 skipped.")
-	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[outcome.Status]int64{outcome.Queued: 3}}, [3]int64{}, 1),
+	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[outcome.Status]int64{outcome.Queued: 3}}, 0, 1),
 		"One matter needs attention: the outcomes of the last hour are unknown, 3 queued.")
 }
 
