@@ -56,7 +56,7 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 // minute, because after an outage of Redis it refuses many claims.
 func (e *Executor) warnUnknown(ctx context.Context, id uuid.UUID) {
 	now := e.Now().UnixNano()
-	if last := e.unknownSought.Load(); now-last < int64(time.Minute) || !e.unknownSought.CompareAndSwap(last, now) {
+	if last := e.unknownAsked.Load(); now-last < int64(time.Minute) || !e.unknownAsked.CompareAndSwap(last, now) {
 		return
 	}
 	if _, err := e.Ledger.Delivery(ctx, id); errors.Is(err, ledger.ErrNotFound) {

@@ -40,9 +40,9 @@ type Executor struct {
 
 	memberFetches chan struct{} // one element per file that a member of a batch fetches
 
-	spoolWarned   atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
-	unknownSought atomic.Int64              // Unix time at which warnUnknown last asked Postgres, in ns
-	stopped       atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
+	spoolWarned  atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
+	unknownAsked atomic.Int64              // Unix time at which warnUnknown last asked Postgres, in ns
+	stopped      atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
 }
 
 // attempt is one attempt in progress: its claim, and the results of its steps so far.
@@ -116,7 +116,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 		failure = e.runAttempt(ctx, a)
 	}
 
-	// Records the other deliveries of the batch at the same time as this one, even if decideOutcome panics.
+	// The other deliveries of the batch are recorded at the same time as this one, even if decideOutcome panics.
 	defer e.recordFollowers(ctx, a).Wait()
 	o := e.decideOutcome(a, failure)
 	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one

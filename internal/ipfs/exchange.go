@@ -27,9 +27,9 @@ const maxVisits = 4096
 // permits one file can hold if no gateway has its blocks.
 const parallelBlocks = 2
 
-// maxExtra bounds the bytes of a document's blocks that are not its content: directories, and the links to its parts.
-// It is the size of the largest directory that is not sharded.
-const maxExtra = maxBlock
+// maxOverhead bounds the bytes of a document's blocks that are not its content: directories, and the links to its
+// parts. It is the size of the largest directory that is not sharded.
+const maxOverhead = maxBlock
 
 // session is one fetch with its budgets, its blocks and its gateways. boxo's directories read their nodes from it.
 // The session keeps its first real failure, which cancels the fetch, even if boxo returns another error.
@@ -86,7 +86,7 @@ func (f *Fetcher) newSession(parent context.Context, shown string, limit int64) 
 }
 
 // byteBudget returns the maximum total size of the document's blocks. All of them are in memory at a time.
-func (s *session) byteBudget() int64 { return s.limit + maxExtra }
+func (s *session) byteBudget() int64 { return s.limit + maxOverhead }
 
 // end cancels requests that are still running. askGateways waits for its own requests.
 func (s *session) end() { s.cancel(context.Canceled) }

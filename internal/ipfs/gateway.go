@@ -288,7 +288,7 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	}()
 	// A gateway that does not support dag-scope sends a whole tree. Half of its allowance is reserved for raw
 	// requests of blocks that are then still missing.
-	body := io.LimitReader(meteredReader{resp.Body, left}, size+maxExtra)
+	body := io.LimitReader(meteredReader{resp.Body, left}, size+maxOverhead)
 	r, err := car.NewBlockReader(body,
 		car.MaxAllowedHeaderSize(maxCARHeader), car.MaxAllowedSectionSize(maxBlock+128))
 	if err != nil {

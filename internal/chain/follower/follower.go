@@ -115,7 +115,7 @@ type Follower struct {
 
 	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Pool.WatchHeads; tests replace it
 
-	headNode       int           // the node that named the last head
+	headNode       int           // the number of the node that returned the last head
 	lowSince       time.Time     // since when the head is below the blocks that were handed over; zero if it is not
 	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
 }
@@ -184,7 +184,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 	wake, stop := f.watchHeads(ctx)
 	defer stop()
 	gap := min(leastGap, f.cfg.Poll)
-	var began, warned, moved time.Time // when a reading began, a warning was logged, and a reorg was logged
+	var began, warned, reorged time.Time // when a reading began, and when a warning and a reorg were last logged
 	away := false
 	if f.readAt.IsZero() {
 		f.readAt = time.Now()
@@ -210,9 +210,9 @@ func (f *Follower) Follow(ctx context.Context) error {
 		case errors.As(err, &handed):
 			return handed.err
 		case errors.Is(err, eventlog.ErrReorganised):
-			if time.Since(moved) >= warnPause {
+			if time.Since(reorged) >= warnPause {
 				f.log.Info("the chain reorganised while it was read, reading again")
-				moved = time.Now()
+				reorged = time.Now()
 			}
 		case err != nil:
 			if !away && time.Since(warned) >= warnPause {

@@ -195,11 +195,11 @@ func (p *Pool) isFault(err error) bool {
 	}
 	var answered *rpcError
 	shown := p.maskFailure(err)
-	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown) && !isLack(err)
+	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown) && !isDataMissing(err)
 }
 
-// isLack reports whether a node does not have data, because it lags or has dropped them.
-func isLack(err error) bool {
+// isDataMissing reports whether a node does not have data, because it lags or has dropped them.
+func isDataMissing(err error) bool {
 	return errors.Is(err, ErrOutdated) || errors.Is(err, ErrNoBlock) || errors.Is(err, ErrNoReceipt)
 }
 

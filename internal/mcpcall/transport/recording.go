@@ -32,7 +32,7 @@ func NewRecording(inner mcptransport.Interface, modern bool, notify func(method 
 // ForClient returns the transport to pass to mcp-go's client.
 func (t *Recording) ForClient() mcptransport.Interface {
 	if c, ok := t.inner.(mcptransport.HTTPConnection); ok {
-		return httpRecording{t, c, rand.Int64N(maxOffset)}
+		return httpRecording{t, c, rand.Int64N(maxIDOffset)}
 	}
 	return t
 }
@@ -45,8 +45,8 @@ type httpRecording struct {
 	idOffset   int64 // added to the ids of mcp-go, see SendRequest
 }
 
-// maxOffset bounds idOffset, because some agents store ids in 32 bits.
-const maxOffset = 1 << 30
+// maxIDOffset bounds idOffset, because some agents store ids in 32 bits.
+const maxIDOffset = 1 << 30
 
 // SendRequest sends a request with an id that is unlikely to be in use by another client of the agent. mcp-go counts
 // from 1. Some servers find the request of an answer by its id alone, and would exchange the answers of two clients.
