@@ -84,7 +84,7 @@ type latestOutcome struct {
 	ok bool
 }
 
-// groupPermit is a group permit of an attempt. name is the domain or the chain, for the groups of one.
+// groupPermit is a group permit of an attempt. name is the domain or the chain id of the group, or "" if it has none.
 type groupPermit struct {
 	group  group
 	name   string
@@ -161,8 +161,8 @@ func (g *groups) weighAgent(agent erc8004.Agent, succeeded bool) (newcomer, fail
 	return !known || !last.ok, known && !last.ok
 }
 
-// enterGroup acquires a group permit. name is the domain or the chain, for the groups of one. If the attempt already
-// has this permit, enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
+// enterGroup acquires a group permit. name is that of groupPermit. If the attempt already has this permit, enterGroup
+// does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
 func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
 	if p.isIn(of, name) {
 		return nil

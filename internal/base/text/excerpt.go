@@ -32,7 +32,8 @@ func Excerpt(s string, n int) string {
 // Sanitize removes characters that make text look different from its content: control characters except tab and line
 // feed, bidirectional embeddings, overrides and isolates, and tag characters. It keeps the marks LRM, RLM and ALM,
 // because ordinary Arabic and Hebrew text needs them and they override nothing. Tag characters repeat ASCII invisibly,
-// so they could hide instructions to an agent from people. Without them, the flags of three regions become black.
+// so they could hide instructions to an agent from people. Without them, the flags of England, Scotland and Wales
+// become black flags.
 func Sanitize(s string) string {
 	if strings.IndexFunc(s, misleads) < 0 {
 		return s

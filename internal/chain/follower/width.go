@@ -72,7 +72,7 @@ func (f *Follower) readNullRange(
 		return nil, errNullLogs
 	}
 	logs, err := f.reader.CompleteLogs(ctx, filter, ends, nil)
-	if !f.isStrict() { // otherwise readNext does it
+	if !f.isStrict() { // otherwise readNext notes the range
 		f.strict.noteRange(err, asked)
 	}
 	return logs, err

@@ -120,7 +120,7 @@ func (p *Pool) measureBlockTime(ctx context.Context) time.Duration {
 		}
 		seconds := min(uint64(head.Time-older.Time), math.MaxInt64/uint64(time.Second))
 		each := time.Duration(seconds) * time.Second / time.Duration(span)
-		if measured == 0 || each < measured*2/3 { // less may be the rounding of timestamps
+		if measured == 0 || each < measured*2/3 { // a smaller difference may be due to rounding
 			measured = each
 		}
 	}

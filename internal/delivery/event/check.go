@@ -33,7 +33,7 @@ const (
 	maxUnseenWait  = time.Minute
 	minUnseenPause = 2 * time.Second
 	// maxUnlistedWait bounds the wait for a worker whose settings list the registry of an event that Herald has read.
-	// The pauses are short, because such a check asks no node.
+	// The pauses may be short, because such a check asks no node.
 	maxUnlistedWait  = time.Hour
 	maxUnlistedPause = 10 * time.Second
 )
@@ -256,8 +256,8 @@ func (c *Checker) listHints(ctx context.Context, claim *ledger.Claim) (list []le
 	return list, nil
 }
 
-// findAdmitted calls findEvent with the context of pass.AdmitCheck. The ledger is not used with that context: Postgres
-// may be slow too, and a cancelled statement costs its connection.
+// findAdmitted calls findEvent with the context of pass.AdmitCheck. Check does not use the ledger with that context:
+// Postgres may be slow too, and a cancelled statement closes its connection.
 func (c *Checker) findAdmitted(ctx context.Context, client Chain, claim *ledger.Claim, pass *admission.Pass,
 	hints []ledger.Hint, patient bool, r *Result) (chain.Standing, error) {
 	checking, release := pass.AdmitCheck(ctx, claim.Job.ChainID)

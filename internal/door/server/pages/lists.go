@@ -36,8 +36,8 @@ type auditRow struct {
 	What string
 }
 
-// Changed says how many of the selected rows were changed. An action on one agent or token counts the deliveries that
-// it released, and a change of the keys has no selection.
+// Changed describes how many of the selected rows were changed. An action on one agent or token counts the deliveries
+// that it released, and a change of the keys has no selection.
 func (a auditRow) Changed() string {
 	switch a.Action {
 	case "agent disable": // it moves no delivery
