@@ -88,7 +88,7 @@ func TestReplayLeavesFiltered(t *testing.T) {
 	failed := d.ended(42, dead)
 	skipped := d.ended(42, ledger.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
 	line := []string{"delivery", "replay", "--agent", "8453:42"}
-	d.says(0, "1 dead not moved: 1 skipped (without a job: retention deleted it, or it was invalid; or skipped by a filter, which --reason filtered with --force ignores) 1 would be queued anew", line...)
+	d.says(0, "1 dead not moved: 1 skipped (without a job: retention deleted it, or it was invalid; or skipped by a filter: replay these with --reason filtered --force) 1 would be queued anew", line...)
 	d.says(0, "1 of 1 queued anew", append(line, "--yes")...)
 	d.says(0, "no delivery matches", append(line, "--force", "--yes")...)
 	d.says(exitMisuse, "--reason filtered: with --force", append(line, "--reason", "filtered")...)

@@ -95,7 +95,7 @@ func parseStatuses(s string) (statuses []outcome.Status, err error) {
 		}
 	}
 	if s != "" && len(statuses) == 0 { // without this, a list of unset variables would select all deliveries
-		return nil, NewMisuseOf("status", "%q names none", s)
+		return nil, NewMisuseOf("status", "%q names no status", s)
 	}
 	return statuses, nil
 }
@@ -140,7 +140,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil && !t.IsZero() {
+	if t, err := time.Parse(time.RFC3339, s); err == nil && !t.IsZero() { // the zero time would select all
 		return t, nil
 	}
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {

@@ -416,7 +416,7 @@ func (r *MoveReport) foundNone() bool {
 // countMoves is the dry run: it counts the deliveries that would change.
 func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*MoveReport, error) {
 	able := f
-	able.WithJob, f.Unfiltered = true, false
+	able.WithJob, f.Unfiltered = true, false // those that only able omits stay as they are
 	all, err := st.Count(ctx, f)
 	movable := all
 	if err == nil && v.needsJob {
@@ -440,7 +440,7 @@ func countMoves(ctx context.Context, st moveStore, v verb, f records.Filter) (*M
 			if can < n {
 				r.Untouched[status], r.Why[status] = n-can, "without a job: retention deleted it, or it was invalid"
 				if status == outcome.Skipped {
-					r.Why[status] += "; or skipped by a filter, which --reason filtered with --force ignores"
+					r.Why[status] += "; or skipped by a filter: replay these with --reason filtered --force"
 				}
 			}
 		default:

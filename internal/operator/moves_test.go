@@ -363,7 +363,7 @@ func TestDryRun(t *testing.T) {
 	skipped.rows[1].Reason, skipped.rows[2].Reason, skipped.rows[3].Job = outcome.Filtered, outcome.Filtered, nil
 	out, err = skipped.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "skipped"}}, never)
 	if err != nil || out.Matched != 2 || out.Untouched[outcome.Skipped] != 3 || out.Why[outcome.Skipped] != "without a job: retention deleted it, or it was invalid; "+
-		"or skipped by a filter, which --reason filtered with --force ignores" {
+		"or skipped by a filter: replay these with --reason filtered --force" {
 		t.Errorf("%+v, %v", out, err)
 	}
 	// Nothing to move is no change, and nothing to audit.

@@ -86,7 +86,7 @@ func TestDeadlinesAreKept(t *testing.T) {
 			kept, retries = c.Options().ContextTimeoutEnabled, c.Options().DialerRetries
 		}
 		if !kept || retries != 1 {
-			t.Errorf("%s: contexts do not end what Redis is asked, or it connects %d times", raw, retries)
+			t.Errorf("%s: the end of a context does not end a call, or the client dials %d times", raw, retries)
 		}
 		heraldtest.Must(t, q.Close())
 	}

@@ -34,7 +34,7 @@ func (q *Queue) Renewals() Spool {
 // Put stores a value, and replaces an earlier one with the same key. Redis deletes it after the spool's TTL.
 func (s Spool) Put(ctx context.Context, key string, sealed []byte) error {
 	if err := s.rdb.Set(ctx, s.prefix+key, sealed, s.ttl).Err(); err != nil {
-		return fmt.Errorf("keep %s %s in Redis: %w", s.what, key, err)
+		return fmt.Errorf("store %s %s in Redis: %w", s.what, key, err)
 	}
 	return nil
 }

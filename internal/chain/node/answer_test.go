@@ -135,7 +135,7 @@ func TestLargeAnswersShareMemory(t *testing.T) {
 		asking.Go(func() {
 			var answer json.RawMessage
 			if client.SendCall(t.Context(), "asking", &answer, "eth_getTransactionReceipt") == nil {
-				t.Error("an answer without an end is an answer")
+				t.Error("an answer without an end was accepted")
 			}
 		})
 	}
