@@ -261,8 +261,9 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 
 // checkRevocation decides whether a confirmed feedback that is revoked at the head counts as revoked. If it is not
 // revoked at the newest confirmed block, a reorg may still remove the revocation. The feedback then counts as not
-// confirmed for now. If the node has dropped the state of that block, the feedback counts as revoked. For other errors,
-// checkRevocation fails, because a later answer may show that the revocation is not confirmed.
+// confirmed for now. If the node has dropped the state of that block, or refuses the call for good, the feedback counts
+// as revoked. After another error, checkRevocation fails, because a later answer may show that the revocation is not
+// confirmed.
 func (c *Client) checkRevocation(
 	ctx context.Context, s Standing, v Verify, registry common.Address, readFeedback []byte, head node.Block,
 ) (Standing, error) {

@@ -297,7 +297,7 @@ func TestNullLogsAreChecked(t *testing.T) {
 }
 
 // TestNullLogsOfWideRange: a node answers null for ranges without logs, and refuses every 20th request because of its rate
-// limit. The follower reads the blocks of few enough requests at a time, so that it reaches the head.
+// limit. The follower reads so few blocks at a time that their requests succeed, and reaches the head.
 func TestNullLogsOfWideRange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -498,10 +498,10 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 		chain Chain
 		gone  *ledger.Gone
 	}{
-		"the event":                   {standingChain{Found: true, Confirmed: true, Event: &sent}, nil},
-		"another event":               {standingChain{Found: true, Confirmed: true, Event: &other}, &ledger.Gone{Next: &other}},
-		"the event of no transaction": {&unindexedChain{block: 100, event: &elsewhere}, &ledger.Gone{Next: &elsewhere}},
-		"no event":                    {standingChain{Disagrees: "transactionHash"}, &ledger.Gone{}},
+		"the event":           {standingChain{Found: true, Confirmed: true, Event: &sent}, nil},
+		"another event":       {standingChain{Found: true, Confirmed: true, Event: &other}, &ledger.Gone{Next: &other}},
+		"the event elsewhere": {&unindexedChain{block: 100, event: &elsewhere}, &ledger.Gone{Next: &elsewhere}},
+		"no event":            {standingChain{Disagrees: "transactionHash"}, &ledger.Gone{}},
 	} {
 		checker := checkerOf(c.chain)
 		checker.Ledger = rowLedger{}
