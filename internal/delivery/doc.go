@@ -21,8 +21,7 @@
 //   - Package slots bounds the deliveries that wait for a slot, have one, or are being recorded.
 //   - Package queue/dispatch enqueues tasks in Redis.
 //   - Package maintenance replaces tasks that Redis or a dead worker lost.
-//   - Package admission limits how many attempts run at a time: Gates.Begin, AdmitAgent, AdmitDomain, AdmitOrigin, and
-//     for slow steps AdmitCheck, AdmitResolution, AdmitFile.
+//   - Package admission limits how many attempts, and how many of their slow steps, run at a time (Gates, Pass).
 //
 // Package intake stores jobs, store contains the SQL, queue wraps asynq, classify classifies errors, and
 // auth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.
