@@ -466,17 +466,26 @@ func TestRefusedConfig(t *testing.T) {
 	}
 }
 
-// TestQueryWithSpace: the query of a web URL is sent as fetch sends it. Servers refuse a request line with a space.
+// TestQueryWithSpace: the query of a web URL, and that of a redirect, is sent as fetch sends it. Servers refuse a request
+// line with a space.
 func TestQueryWithSpace(t *testing.T) {
 	t.Parallel()
-	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }))
+	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/moved" {
+			w.Header().Set("Location", "/a?file=my file.json&q=ü")
+			w.WriteHeader(http.StatusFound)
+			return
+		}
+		_, _ = io.WriteString(w, r.RequestURI)
+	}))
 	f := newFetcher(t, ipfs.Config{})
-	for query, want := range map[string]string{
-		"?file=my file.json": "?file=my%20file.json", "?q=ü": "?q=%C3%BC", "?q=%20+&r=%zz;{id}": "?q=%20+&r=%zz;{id}",
+	for path, want := range map[string]string{
+		"/a?file=my file.json": "/a?file=my%20file.json", "/a?q=ü": "/a?q=%C3%BC", "/a?q=%20+&r=%zz;{id}": "/a?q=%20+&r=%zz;{id}",
+		"/moved": "/a?file=my%20file.json&q=%C3%BC",
 	} {
-		doc, err := f.Fetch(t.Context(), base+"/a"+query, mib)
-		if err != nil || string(doc.Bytes) != "/a"+want {
-			t.Errorf("%s: %s, %v", query, doc.Bytes, err)
+		doc, err := f.Fetch(t.Context(), base+path, mib)
+		if err != nil || string(doc.Bytes) != want {
+			t.Errorf("%s: %s, %v", path, doc.Bytes, err)
 		}
 	}
 }

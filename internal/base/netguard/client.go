@@ -107,8 +107,9 @@ func explainHandshake(ctx context.Context, address string, timeout time.Duration
 }
 
 // Client returns a new client with its own Transport. If redirects is 0, the client returns a redirect as the answer.
-// Otherwise it follows at most redirects redirects, checks each hop, and removes Referer, credentials and conditions;
-// one more redirect is a *RedirectError. The caller owns the client and must call CloseIdleConnections after use.
+// Otherwise it follows at most redirects redirects, checks each hop, escapes its query (EscapeQuery), and removes
+// Referer, credentials and conditions; one more redirect is a *RedirectError. The caller owns the client and must call
+// CloseIdleConnections after use.
 func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	return &http.Client{
 		Transport: &checkedTransport{guard: g, next: g.Transport(l)},
@@ -125,6 +126,7 @@ func (g *Guard) Client(l Limits, redirects int) *http.Client {
 				"If-None-Match", "If-Modified-Since"} {
 				req.Header.Del(h)
 			}
+			req.URL.RawQuery = EscapeQuery(req.URL.RawQuery)
 			return nil
 		},
 	}
