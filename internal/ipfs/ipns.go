@@ -123,7 +123,7 @@ func (f *Fetcher) lookUp(ctx context.Context, name, shown string, anew bool) (fo
 var errOneRecord = errors.New("it sent one record of several")
 
 // fetchRecord asks all gateways at once for the name's record (https://specs.ipfs.tech/ipns/ipns-record/). It returns
-// the record with the highest sequence. A gateway can withhold the newest record but cannot forge one.
+// the newest of their records (isOlder). A gateway can withhold the newest record but cannot forge one.
 func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (best nameRecord, err error) {
 	s := f.newSession(ctx, shown, int64(ipns.MaxRecordSize))
 	defer s.end()

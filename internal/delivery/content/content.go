@@ -77,8 +77,9 @@ type Reader struct {
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes
-// than the URI names (ipfs.Document.LastResort), a wrong hash is a failed fetch. With HashRequire, it is also an error
-// if the event has no hash and the file's URI does not determine its content.
+// than the URI names (ipfs.Document.LastResort), a wrong hash is a failed fetch. So it is if the URI does not determine
+// the content, and a second fetch fails. With HashRequire, it is also an error if the event has no hash and the file's
+// URI does not determine its content.
 func (r *Reader) Fetch(ctx context.Context, c *ledger.Claim, pass *admission.Pass) (File, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
