@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // Bounds of one answer of a node. A receipt is far below them. If a range of logs exceeds them, it is read in parts.
@@ -38,7 +39,8 @@ var (
 	errCompressed   = errors.New("the node compressed its answer, although it was asked not to")
 	errManyElements = errors.New("the node's batch answer has more elements than the request")
 	// errReading means that other large answers of this node were being read. Another node may answer.
-	errReading = errors.New("other large answers of the node are being read")
+	errReading error = &netguard.FailureError{Text: "other large answers of the node are being read",
+		Cause: decode.ErrBusy}
 )
 
 // heldKey is the context key of a question's *heldBudget.

@@ -177,6 +177,21 @@ func TestLargeAnswersLeaveOtherNode(t *testing.T) {
 	asking.Wait()
 }
 
+// TestErrorOfWaitingAnswer: if a large answer cannot be read in time, the error says what it waited for.
+func TestErrorOfWaitingAnswer(t *testing.T) {
+	t.Parallel()
+	node := chaintest.NewNode(t, 1)
+	node.Set(nil, chaintest.AnswerTo("eth_getLogs", strings.Repeat("x", 2*smallAnswer), nil))
+	client := newStubPool(t, node)
+	release, err := client.nodes[0].reading.Acquire(t.Context(), maxReading)
+	heraldtest.Must(t, err)
+	defer release()
+	client.timeout = 100 * time.Millisecond
+	err = client.SendCall(t.Context(), "asking", new(string), "eth_getLogs")
+	heraldtest.Fails(t, "a large answer", err, decode.ErrBusy)
+	heraldtest.Contains(t, "the error", err.Error(), "other large answers of the node are being read")
+}
+
 // budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
 // budget.
 func budgetWorld(t *testing.T, bytes int64, result any) (c *Pool, second *chaintest.Node, budget *decode.Budget) {

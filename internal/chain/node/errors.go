@@ -90,6 +90,8 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	switch {
 	case errors.As(err, &tooLarge), errors.Is(err, ErrTooLarge), errors.Is(err, websocket.ErrReadLimit):
 		return ErrTooLarge
+	case errors.Is(err, errReading):
+		return errReading // without the deadline, as below
 	case errors.Is(err, decode.ErrBusy):
 		return decode.ErrBusy // without the deadline that ended the wait, since the node answered in time
 	case errors.Is(err, errCompressed):
