@@ -87,8 +87,8 @@ func TestCheckLeavesStuckNode(t *testing.T) {
 	}
 }
 
-// TestCheckAsksAllNodesForReceipt: the first node has dropped the receipt of an old transaction. The second node still
-// has it, or cannot be asked. Only the answers of all nodes show that there is none.
+// TestCheckAsksAllNodesForReceipt: the first node has dropped the receipt of an old transaction. Herald asks the others
+// for it. The event counts as missing only if all nodes answered and none has the receipt.
 func TestCheckAsksAllNodesForReceipt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

@@ -101,8 +101,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	})
 }
 
-// TestFaultQuotesNoAnswer: the breaker's text, which all callers of an endpoint see, does not contain what the server
-// answered one of them.
+// TestFaultQuotesNoAnswer: all callers of an endpoint see the text of its breaker. So the text does not contain an answer
+// to one of them.
 func TestFaultQuotesNoAnswer(t *testing.T) {
 	t.Parallel()
 	quoted := errors.New("no route for Bearer hidden-token")

@@ -8,13 +8,26 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 )
 
+// replaces is a server that answers its first request with one text, and later ones with another. It answers 503 instead
+// of the text "away".
+func replaces(first, second string) domain {
+	next := first
+	return func(ctx context.Context) (ipfs.Document, error) {
+		sent := next
+		next = second
+		if sent == "away" {
+			return fails(&ipfs.UnavailableError{URI: "x", Status: 503, Err: errAway})(ctx)
+		}
+		return lists(sent)(ctx)
+	}
+}
+
 // TestDocumentBeingReplaced: the agent's owner is writing a new document, and a web server sends its first part. The agent's
 // deliveries do not end, because the document is read again. If that fails, they wait.
 func TestDocumentBeingReplaced(t *testing.T) {
 	t.Parallel()
 	const uri = "https://agent.example/agent.json"
 	whole := document(`"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`)
-	away := &ipfs.UnavailableError{URI: uri, Status: 503, Err: errAway}
 	for _, c := range []struct {
 		first, second string
 		want          string
@@ -27,15 +40,7 @@ func TestDocumentBeingReplaced(t *testing.T) {
 	} {
 		w := newWorld(t, resolver.Config{Binding: resolver.BindingOff})
 		w.chain.set("1", uri)
-		body := c.first
-		w.domains.set(uri, func(context.Context) (ipfs.Document, error) {
-			sent := body
-			body = c.second
-			if sent == "away" {
-				return ipfs.Document{}, away
-			}
-			return ipfs.Document{Bytes: []byte(sent), Source: ipfs.SourceHTTPS, URI: uri}, nil
-		})
+		w.domains.set(uri, replaces(c.first, c.second))
 		w.resolve(t, 1, 0, c.want)
 	}
 }
@@ -57,15 +62,7 @@ func TestListBeingReplaced(t *testing.T) {
 	} {
 		w := newWorld(t, resolver.Config{Binding: resolver.BindingRequire})
 		w.chain.set("7", data(document(mcpAt)))
-		body := c.first
-		w.domains.set("https://a.example", func(ctx context.Context) (ipfs.Document, error) {
-			sent := body
-			body = c.second
-			if sent == "away" {
-				return fails(&ipfs.UnavailableError{URI: "x", Status: 503, Err: errAway})(ctx)
-			}
-			return lists(sent)(ctx)
-		})
+		w.domains.set("https://a.example", replaces(c.first, c.second))
 		w.resolve(t, 7, 0, c.want)
 	}
 }

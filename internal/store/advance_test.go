@@ -123,8 +123,8 @@ func TestBindDoesNotWaitForAReading(t *testing.T) {
 	}
 }
 
-// TestFormerCursorRemembersNothing: a cursor that was not moved for a week belongs to a chain or a contract that no
-// worker watches any more. Nothing would delete the events that bound deliveries add to it.
+// TestFormerCursorRemembersNothing: no worker watches the contract of a cursor that was not moved for a week. So Bind
+// stores no event for it, because no worker would delete this event.
 func TestFormerCursorRemembersNothing(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)

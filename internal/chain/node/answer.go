@@ -49,8 +49,8 @@ type heldKey struct{}
 // heldBudget holds the parts of budgets that the last answer to a question acquired.
 type heldBudget struct{ releases []func() }
 
-// release releases the parts.
-func (h *heldBudget) release() {
+// releaseParts releases the parts.
+func (h *heldBudget) releaseParts() {
 	for _, release := range h.releases {
 		release()
 	}
@@ -61,14 +61,14 @@ func (h *heldBudget) release() {
 // request starts. Only one request at a time may use the context.
 func holdBudget(ctx context.Context) (_ context.Context, release func()) {
 	held := &heldBudget{}
-	return context.WithValue(ctx, heldKey{}, held), held.release
+	return context.WithValue(ctx, heldKey{}, held), held.releaseParts
 }
 
 // releaseHeld releases the parts of budgets that the previous answer holds. nodeTransport calls it before each request:
 // a question that held budget while it waits for a slow node could block decoding in the whole process.
 func releaseHeld(ctx context.Context) {
 	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {
-		held.release()
+		held.releaseParts()
 	}
 }
 
@@ -91,7 +91,7 @@ func (n *node) boundAnswer(req *http.Request, resp *http.Response) ([]byte, erro
 	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
 	if !ok {
 		held = &heldBudget{}
-		defer held.release()
+		defer held.releaseParts()
 	}
 	body, err := n.readBody(req.Context(), source, resp.ContentLength, held)
 	if err != nil {

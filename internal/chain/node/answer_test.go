@@ -177,7 +177,7 @@ func TestLargeAnswersLeaveOtherNode(t *testing.T) {
 	asking.Wait()
 }
 
-// TestErrorOfWaitingAnswer: if a large answer cannot be read in time, the error says what it waited for.
+// TestErrorOfWaitingAnswer: a large answer waits for others that are being read. If it waits too long, the error says so.
 func TestErrorOfWaitingAnswer(t *testing.T) {
 	t.Parallel()
 	node := chaintest.NewNode(t, 1)
