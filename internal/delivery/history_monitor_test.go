@@ -240,6 +240,7 @@ func (h *history) judge(call, other *made, slept bool) {
 	}
 	switch {
 	case !known || other.settled:
+	case !other.how.ok && h.released[id].After(other.from): // an operator asked for another call than the failed one
 	case other.kept && other.keptByTime.Before(c.at):
 		h.breaks(id, "asked again, though Redis has what claim %d led to", other.claim.no)
 	case other.p.diedBy(call.from) && h.couldTell(other):
