@@ -97,7 +97,7 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 		_, err := client.SendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
 		return err
 	}
-	ctx := heraldtest.Within(t, 50*time.Millisecond)
+	ctx := heraldtest.Within(t, time.Second) // the answer must arrive within it, also on a busy machine
 	heraldtest.Fails(t, "while the budget is used up", ask(ctx), decode.ErrBusy)
 	release()
 	heraldtest.Must(t, ask(t.Context()))
