@@ -80,6 +80,9 @@ type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres or the pooler was last found unavailable or slow
+	clockRead    time.Time // when isPostgresSteady last read the clock of Postgres
+	clock        time.Time // the time that it showed
+	clockJumped  time.Time // when isPostgresSteady last found that the clock had jumped ahead
 	released     time.Time // when releaseHeld last found less than a batch
 	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 	late, stuck  uuid.UUID // the deliveries after which the next round continues to look up tasks (dispatchLate)
@@ -123,6 +126,10 @@ const (
 	// continues. A lease is longer than its call by HERALD_LEASE_MARGIN (default 1 min). A freeze shorter than
 	// slowPostgres does not use up that margin.
 	slowPostgres = 2 * time.Second
+
+	// jumpGrace is ReconcilerConfig.Grace after a jump of Postgres' clock, also for a database that no other process
+	// uses: the worker itself runs deliveries.
+	jumpGrace = time.Minute
 
 	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although it is active in
 	// asynq. A running task claims its delivery immediately, but asynq sometimes loses the lease of a task and then
@@ -271,17 +278,32 @@ func (r *Reconciler) dispatchDue(ctx context.Context) error {
 	}
 }
 
-// isPostgresSteady reports whether Postgres has run for at least Grace, and this process has not found it slow or
-// unavailable within Grace. In that time, running workers record the outcomes that they have. now is the time by
-// Postgres' clock.
+// isPostgresSteady reports whether Postgres has run for at least Grace, this process has not found it slow or
+// unavailable within Grace, and its clock has not jumped ahead within jumpGrace. In that time, running workers record
+// the outcomes that they have. now is the time by Postgres' clock.
+//
+// The clock jumps if it is set, if another server with another clock takes over, or if the machine was suspended. Then
+// leases expire although their workers run, or continue to run.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
+	asked := r.Now()
 	now, started, err := r.Ledger.Clock(ctx)
 	if err != nil {
 		return false, now, err
 	}
-	return now.Sub(started) >= r.Grace && r.Now().Sub(r.postgresLost) >= r.Grace, now, nil
+	// This process measures monotonic time, which stands still while the machine is suspended. Without a jump, the two
+	// readings differ by less than slowPostgres, because the statement takes no longer.
+	jump := now.Sub(r.clock) - asked.Sub(r.clockRead)
+	if !r.clock.IsZero() && jump > slowPostgres {
+		r.clockJumped = asked
+		r.Logger.Warn("the clock of Postgres jumped ahead, or this machine was suspended: leases of running "+
+			"deliveries may have expired, so no lease is ended for a time",
+			"jump", jump.Round(time.Second), "for", jumpGrace)
+	}
+	r.clock, r.clockRead = now, asked
+	return now.Sub(started) >= r.Grace && asked.Sub(r.postgresLost) >= r.Grace &&
+		asked.Sub(r.clockJumped) >= jumpGrace, now, nil
 }
 
 // expireLeases ends the claims whose leases have expired, and returns their number. Their deliveries wait for the next

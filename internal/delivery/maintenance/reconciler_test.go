@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -101,4 +102,48 @@ func TestRoundsWhileTheListIsSlow(t *testing.T) {
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, r.Round(t.Context()))
 	heraldtest.Equal(t, "deliveries that were looked up", len(l.found), 1)
+}
+
+// jumpyLedger is a ledger of a Postgres whose clock is ahead of this process' clock.
+type jumpyLedger struct {
+	longQueue
+	ahead   time.Duration
+	started time.Time // by Postgres' clock
+	expired int       // calls of ExpireLeases
+}
+
+func (l *jumpyLedger) Clock(context.Context) (now, started time.Time, err error) {
+	return l.now.Add(l.ahead), l.started, nil
+}
+
+func (l *jumpyLedger) ExpireLeases(context.Context, int, int) (n, dead int, err error) {
+	l.expired++
+	return 0, 0, nil
+}
+
+// TestRoundsAfterAJumpOfTheClock: leases expire at once if the clock of Postgres jumps ahead. Their workers run, so the
+// reconciler ends no lease before they could record their outcomes, even if no other process uses the database. A clock
+// that differs, goes back or is slowly read is no jump.
+func TestRoundsAfterAJumpOfTheClock(t *testing.T) {
+	t.Parallel()
+	l := &jumpyLedger{longQueue: longQueue{now: time.Now()}, ahead: time.Hour}
+	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Grace: -1,
+		Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return l.now }})
+	heraldtest.Must(t, err)
+	for _, round := range []struct {
+		when        string
+		after, jump time.Duration
+		expires     int
+	}{
+		{"first", 0, 0, 1},
+		{"slow answer", 5 * time.Second, 2 * time.Second, 1},
+		{"set back", 5 * time.Second, -time.Hour, 1},
+		{"jump", 5 * time.Second, 10 * time.Minute, 0},
+		{"soon after the jump", 59 * time.Second, 0, 0},
+		{"a minute after the jump", time.Second, 0, 1},
+	} {
+		l.now, l.ahead, l.expired = l.now.Add(round.after), l.ahead+round.jump, 0
+		heraldtest.Must(t, r.Round(t.Context()))
+		heraldtest.Equal(t, "expiries of leases, "+round.when, l.expired, round.expires)
+	}
 }
