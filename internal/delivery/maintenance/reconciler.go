@@ -302,7 +302,8 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 			"jump", jump.Round(time.Second), "for", jumpGrace)
 	}
 	r.clock, r.clockRead = now, asked
-	return now.Sub(started) >= r.Grace && asked.Sub(r.postgresLost) >= r.Grace &&
+	uptime := now.Sub(started) // negative: the clock was set back since the start, perhaps by hours
+	return (uptime >= r.Grace || uptime < 0) && asked.Sub(r.postgresLost) >= r.Grace &&
 		asked.Sub(r.clockJumped) >= jumpGrace, now, nil
 }
 

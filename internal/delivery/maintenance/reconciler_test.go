@@ -147,3 +147,21 @@ func TestRoundsAfterAJumpOfTheClock(t *testing.T) {
 		heraldtest.Equal(t, "expiries of leases, "+round.when, l.expired, round.expires)
 	}
 }
+
+// TestRoundsAfterTheClockIsSetBack: Postgres starts with a clock that is hours ahead, as of a machine without the right
+// time, and the clock is set back. The reconciler does not wait for hours until the time of the start.
+func TestRoundsAfterTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	l := &jumpyLedger{longQueue: longQueue{now: time.Now()}, ahead: 3 * time.Hour}
+	l.started = l.now.Add(l.ahead)
+	for grace, want := range map[time.Duration]int{-1: 2, time.Minute: 1} {
+		r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Grace: grace,
+			Now: func() time.Time { return l.now }})
+		heraldtest.Must(t, err)
+		l.ahead, l.expired = 3*time.Hour, 0
+		heraldtest.Must(t, r.Round(t.Context()))
+		l.ahead = 0
+		heraldtest.Must(t, r.Round(t.Context()))
+		heraldtest.Equal(t, "expiries of leases, grace "+grace.String(), l.expired, want)
+	}
+}
