@@ -63,9 +63,11 @@ func (e *Executor) checkAttempts(a *attempt) error {
 }
 
 // checkPause returns a free wait (throttled) while the agent's policy pauses its calls. The wait is at most
-// maxTaskWait, because a changed policy may end the pause earlier.
+// maxTaskWait, because a changed policy may end the pause earlier. The pause ends by Postgres' clock, because this
+// machine's may be ahead by minutes.
 func (e *Executor) checkPause(a *attempt) error {
-	left := a.policy.PauseUntil.Sub(e.Now())
+	now := a.claim.StartedAt.Add(e.Now().Sub(a.began))
+	left := a.policy.PauseUntil.Sub(now)
 	if left <= 0 {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -74,6 +75,24 @@ func TestFreeWaitGrowsWithAge(t *testing.T) {
 			a := &attempt{claim: &ledger.Claim{CreatedAt: claimed.Add(-age), StartedAt: claimed}}
 			d := e.decideOutcome(a, outcome.Fail(outcome.ChainUnavailable, "no node answers"))
 			heraldtest.Equal(t, "the wait of a delivery of "+age.String()+", clock ahead by "+ahead.String(), d.Delay, want)
+		}
+	}
+}
+
+// TestPauseEndsByPostgresClock: an agent is not called before the end of its policy's pause by a worker whose clock is
+// ahead of Postgres' clock, and without delay by one whose clock is behind.
+func TestPauseEndsByPostgresClock(t *testing.T) {
+	t.Parallel()
+	claimed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+		e := &Executor{Config: Config{Now: func() time.Time { return claimed.Add(ahead + 3*time.Second) }}}
+		for pause, want := range map[time.Duration]time.Duration{3 * time.Second: 0, 4 * time.Second: time.Second, time.Hour: maxTaskWait} {
+			a := &attempt{began: claimed.Add(ahead), claim: &ledger.Claim{StartedAt: claimed}, policy: policy.Policy{PauseUntil: claimed.Add(pause)}}
+			var wait time.Duration
+			if err := e.checkPause(a); err != nil {
+				wait = classify.Error(err).Pause
+			}
+			heraldtest.Equal(t, "the wait before the end of a pause of "+pause.String()+", clock ahead by "+ahead.String(), wait, want)
 		}
 	}
 }
