@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
@@ -95,4 +96,28 @@ func TestPauseEndsByPostgresClock(t *testing.T) {
 			heraldtest.Equal(t, "the wait before the end of a pause of "+pause.String()+", clock ahead by "+ahead.String(), wait, want)
 		}
 	}
+}
+
+// TestLeaseOfASuspendedMachine: a lease expires while the worker's machine is suspended, although the monotonic clock
+// stands still. Then no call is made before Postgres has extended the lease.
+func TestLeaseOfASuspendedMachine(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for suspended, extensions := range map[time.Duration]int{0: 0, time.Hour: 1} {
+		extended := 0
+		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return ledger.ErrFenced }}
+		e := &Executor{Config: Config{Ledger: l, RecordTimeout: time.Second, Now: func() time.Time { return resumeAt(now, suspended) }}}
+		err := e.ensureLease(t.Context(), &ledger.Claim{}, &lease{now, 2 * time.Minute}, time.Minute)
+		if isFenced(err) != (extensions > 0) || extended != extensions {
+			t.Errorf("suspended for %s: %d extended, %v", suspended, extended, err)
+		}
+	}
+}
+
+// resumeAt returns the time now for a machine that was suspended for d since: its wall clock shows d more, and its
+// monotonic clock the same time.
+func resumeAt(now time.Time, d time.Duration) time.Time {
+	const secondsBit = 30 // the seconds of the wall clock begin here in the first word of a time.Time
+	*(*uint64)(unsafe.Pointer(&now)) += uint64(d/time.Second) << secondsBit
+	return now
 }

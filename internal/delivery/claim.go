@@ -91,8 +91,11 @@ type lease struct {
 }
 
 // left returns how much of the lease is left at the time now. The result may be slightly lower than by Postgres' clock.
-// It is negative after the end.
-func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
+// It is negative after the end. The monotonic clock stands still while the machine is suspended, so the wall clock
+// counts if it shows that more time has passed.
+func (l lease) left(now time.Time) time.Duration {
+	return l.length - max(now.Sub(l.asked), now.Round(0).Sub(l.asked.Round(0)))
+}
 
 // ensureLease makes sure that the claim c does not expire during a call with this timeout. If less than timeout plus
 // LeaseMargin is left of the lease l, it extends the lease. It returns an error if the claim is lost
