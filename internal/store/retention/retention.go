@@ -5,6 +5,8 @@
 // It ends no delivery: the ledger (store.Store.Expire) does. internal/delivery/maintenance decides when it runs.
 //
 // Invariants:
+//   - Data is deleted if it is old by the clock of Postgres and, within AcceptSkew, by that of this machine
+//     (extendAge). Changes of status are deleted by the clock of Postgres alone.
 //   - The row of an ended delivery stays, with id, key, agent, status and reason. An open delivery keeps its contents
 //     and its attempts.
 //   - No statement waits long for a lock, because claims wait behind the lock of a partition.
@@ -41,6 +43,9 @@ func New(pool *postgres.Pool) *Store { return &Store{db: pool} }
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop what old deliveries carried")
 	defer end()
+	if age, err = s.extendAge(ctx, age); err != nil {
+		return 0, err
+	}
 	first, err := FirstSeqSince(ctx, s.db, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
@@ -59,6 +64,14 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 		}
 	}
 	return rows, nil
+}
+
+// extendAge returns age, or more if Postgres' clock is ahead of this machine's by more than AcceptSkew: then age plus
+// the rest of the difference. Otherwise a wrong clock of Postgres, for example after a failover, would make everything
+// old.
+func (s *Store) extendAge(ctx context.Context, age time.Duration) (time.Duration, error) {
+	now, _, err := s.db.Clock(ctx)
+	return age + max(time.Until(now)-AcceptSkew, 0), err
 }
 
 // lockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. It is short
@@ -87,6 +100,9 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	}
 	ctx, end := s.db.StartCall(ctx, &err, "drop weeks of attempts")
 	defer end()
+	if age, err = s.extendAge(ctx, age); err != nil {
+		return 0, err
+	}
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -159,6 +175,9 @@ const AgentHoursKept = 90 * 24 * time.Hour
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop old counts of agents' calls")
 	defer end()
+	if age, err = s.extendAge(ctx, age); err != nil {
+		return 0, err
+	}
 	tag, err := s.db.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)
 	return int(tag.RowsAffected()), err
 }

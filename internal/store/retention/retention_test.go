@@ -226,3 +226,38 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 		t.Error(n, err)
 	}
 }
+
+// TestFastClockOfPostgres: the clock of Postgres is 100 days ahead. Nothing is deleted or expires, because by the clock
+// of the worker's machine nothing is old.
+func TestFastClockOfPostgres(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const day = 24 * time.Hour
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	record(t, s, claim(t, s, tasks[0]), delivered)
+	exec(t, s, `INSERT INTO herald.attempts_default (delivery_id, number, started_at, stage) VALUES ($1, 9, $2, 'call')`,
+		tasks[0].ID, time.Now().Add(-29*day))
+	exec(t, s, `INSERT INTO herald.agent_hours (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
+		SELECT date_trunc('hour', now()), chain_id, identity_registry, agent_id, 1, 0, '{}', '{}' FROM herald.agents`)
+	for _, sql := range []string{
+		`CREATE SCHEMA fast`,
+		`CREATE FUNCTION fast.now() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT pg_catalog.now() + interval '100 days' $$`,
+		`CREATE FUNCTION fast.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+			$$ SELECT pg_catalog.clock_timestamp() + interval '100 days' $$`,
+		`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`,
+	} {
+		exec(t, s, sql)
+	}
+	s.Conns.Reset() // new connections have this clock
+	old := retention.New(s.Pool)
+	for what, deletes := range map[string]func() (int, error){
+		"expired deliveries": func() (int, error) { return s.Expire(t.Context(), 30*day, 10) },
+		"contents":           func() (int, error) { return old.Retain(t.Context(), 30*day, 10) },
+		"weeks":              func() (int, error) { return old.DropPartitions(t.Context(), 30*day) },
+		"hours":              func() (int, error) { return old.DropAgentHours(t.Context(), retention.AgentHoursKept, 10) },
+	} {
+		if n, err := deletes(); n != 0 || err != nil {
+			t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
+}
