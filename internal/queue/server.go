@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -129,21 +128,19 @@ func (s *server) Start() error {
 	return nil
 }
 
-// entryGrace is how far the clock of a server's machine, which set the expiry of the server's entry in the list, may be
-// behind this machine's clock.
-const entryGrace = 10 * time.Minute
+// maxListed is how many entries of the list of servers are read. Entries of killed servers can stay in it for ever.
+const maxListed = 1000
 
 // Servers reads the list of running asynq servers, which asynq keeps in Redis. Each worker runs one asynq server.
 // Servers returns the number of servers of other processes (others), and whether the list contains the server of this
 // process (self). asynq renews a server's entry and its key every five seconds. If a server is killed, its key expires
-// within 10 seconds, by Redis' clock.
+// within 10 seconds, by Redis' clock. The expiry of its entry is by its machine's clock, which may differ by hours.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
-	listed, err := q.rdb.ZRangeByScore(ctx, "asynq:servers", &redis.ZRangeBy{
-		Min: strconv.FormatInt(time.Now().Add(-entryGrace).Unix(), 10), Max: "+inf"}).Result()
+	listed, err := q.rdb.ZRevRange(ctx, "asynq:servers", 0, maxListed-1).Result() // the last to expire first
 	if err != nil {
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
