@@ -188,8 +188,13 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 		p.err = err
 		return p
 	}
-	t.Transport, t.URL, t.Command, t.Args = e.Transport, e.URL, e.Command, e.Args
-	t.ProtocolHint, t.TokenHeader, t.From = parseProtocol(e.Version), e.TokenHeader, e.From
+	t.Transport, t.URL = e.Transport, e.URL
+	if e.Transport == erc8004.TransportStdio { // the entry of a URL may have arguments of any size
+		t.Command, t.Args = e.Command, e.Args
+	}
+	// These texts may be parts of larger ones, which the cached result must not keep in memory.
+	t.ProtocolHint, t.TokenHeader = strings.Clone(parseProtocol(e.Version)), strings.Clone(e.TokenHeader)
+	t.From = e.From
 	if isServedByEndpoint(a, doc, reg, t.URL) {
 		t.Binding = BoundByOrigin
 	}

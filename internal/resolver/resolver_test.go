@@ -361,6 +361,27 @@ func TestCache(t *testing.T) {
 	reads(11, "chain away")
 }
 
+// TestCacheBytes: strangers choose the size of their documents, and the worker keeps only a bounded part of them in
+// memory.
+func TestCacheBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{Binding: resolver.BindingOff})
+	long := strings.Repeat("x", 8000)
+	w.chain.set("1", data(document(`"services":[{"name":"MCP","endpoint":"https://a.example/`+long+`","command":"x","args":["`+long+`"],`+
+		`"authentication":{"tokenHeader":"`+long+`"}}]`)))
+	const agents = 2500 // with 16 kB each
+	for id := range int64(agents) {
+		w.chain.set(fmt.Sprint(id), w.chain.uris["1"])
+		target := w.resolve(t, id, 0, "ok")
+		heraldtest.Equal(t, "command and arguments of a URL", target.Command+strings.Join(target.Args, " "), "")
+	}
+	heraldtest.Equal(t, "the chain was read", w.chain.count(), agents)
+	w.resolve(t, agents-1, 0, "ok")
+	heraldtest.Equal(t, "reads for the last agent", w.chain.count(), agents)
+	w.resolve(t, 0, 0, "ok")
+	heraldtest.Equal(t, "reads for the first agent, which was evicted", w.chain.count(), agents+1)
+}
+
 // TestNodeBehindEpoch: the node that answers after an epoch was raised may lack the block for which it was raised. The
 // agent's former endpoint is not cached for long then.
 func TestNodeBehindEpoch(t *testing.T) {
