@@ -341,7 +341,7 @@ func (a *assembly) openTasks() error {
 		a.addServices(newLoop("outage probe", o.Run))
 	}
 	var srv queue.Server
-	a.addServices(newLoop("unread queues", func(ctx context.Context) {
+	a.addServices(newLoop("archived tasks", a.queue.TrimArchives), newLoop("unread queues", func(ctx context.Context) {
 		a.queue.WatchUnread(ctx, job.TaskTypes(), nil)
 	}), service{name: "task server",
 		start: func(context.Context) (err error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 // TestDropArchived: archived tasks of a delivery's earlier dispatches are removed from all lanes. Other tasks stay.
@@ -49,6 +50,41 @@ func TestDropArchived(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	heraldtest.Fails(t, "without an answer", q.DropArchived(ctx, id, last))
+}
+
+// TestTrimArchives: a lane whose tasks failed long ago archives a task that fails today. Before, 9,000 tasks expire at
+// once, which is more than asynq's script can delete.
+func TestTrimArchives(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	ctx := heraldtest.Within(t, 30*time.Second)
+	old, young := time.Now().Add(-91*24*time.Hour), time.Now().Add(-88*24*time.Hour)
+	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range 9000 {
+			id := fmt.Sprint("old-", i)
+			p.HSet(ctx, "asynq:{bulk}:t:"+id, "msg", "", "state", "archived")
+			p.ZAdd(ctx, "asynq:{bulk}:archived", redis.Z{Score: float64(old.Unix()), Member: id})
+		}
+		p.HSet(ctx, "asynq:{bulk}:t:young", "msg", "", "state", "archived")
+		p.ZAdd(ctx, "asynq:{bulk}:archived", redis.Z{Score: float64(young.Unix()), Member: "young"})
+		return nil
+	})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, q.trimArchives(ctx))
+	failed := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Bulk}
+	enqueue(t, q, failed)
+	serve(t, q, handler{deliver: func(context.Context, uuid.UUID, int) (string, error) {
+		return "", &ArchivedError{Text: "dead timeout"}
+	}}, 1)
+	heraldtest.Await(t, "the task is archived", func() bool {
+		return info(t, q, failed).State == asynq.TaskStateArchived
+	})
+	ids, err := q.rdb.ZRange(ctx, "asynq:{bulk}:archived", 0, -1).Result()
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "archived tasks", ids, []string{"young", failed.ID()})
+	keys, err := q.rdb.Keys(ctx, "asynq:{bulk}:t:*").Result()
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "keys of tasks", len(keys), 2)
 }
 
 // TestAsynqLines: asynq's log lines about Redis name Redis, lines about its own faults are errors, and lines about
