@@ -96,7 +96,7 @@ type knownTokens struct {
 // refusal records a credential that an agent refused. A zero credential means that there was none to send.
 type refusal struct {
 	epoch      int64
-	url        string
+	url        [sha256.Size]byte // hash of the endpoint's URL, which the agent chooses
 	credential [sha256.Size]byte
 	at         time.Time
 	wantsOAuth bool

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -51,7 +52,7 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v outcome.
 	if k, ok := z.known.Get(agent); ok {
 		k.held.Store(true)
 	}
-	r := refusal{epoch: a.Subject.Epoch, url: a.Endpoint.URL, at: z.Now()}
+	r := refusal{epoch: a.Subject.Epoch, url: sha256.Sum256([]byte(a.Endpoint.URL)), at: z.Now()}
 	var call *mcpcall.CallError
 	var renewal *renewalError
 	switch {
@@ -81,7 +82,8 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []led
 	if a.token != nil && a.token.OAuth() {
 		z.renewer.acceptFresh(audience{agent, a.token.Origin})
 	}
-	if r, ok := z.refused.Get(agent); a.Subject.NamedByJob && (!ok || r.url != a.Endpoint.URL) {
+	r, ok := z.refused.Get(agent)
+	if a.Subject.NamedByJob && (!ok || r.url != sha256.Sum256([]byte(a.Endpoint.URL))) {
 		return nil
 	}
 	refused := z.refused.Remove(agent)
