@@ -40,7 +40,7 @@ CREATE TABLE herald.agents (
 );
 
 -- Failing and disabled agents are few, and an update that changes neither column writes neither index.
-CREATE INDEX agents_failing ON herald.agents (failing_since) WHERE failing_since IS NOT NULL;
+CREATE INDEX agents_failing ON herald.agents (chain_id, identity_registry, agent_id) WHERE failing_since IS NOT NULL;
 CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
 -- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
 CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops);

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -49,7 +50,8 @@ const (
 type Watcher struct {
 	WatcherConfig
 
-	last time.Time // when this process last looked or failed to look
+	last  time.Time     // when this process last looked or failed to look
+	after erc8004.Agent // the last agent that it read (records.Looked)
 }
 
 // NewWatcher validates the configuration and sets the defaults.
@@ -99,17 +101,18 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 // Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
 	look := records.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter,
-		Pause: w.Pause, Keep: keepAlerts}
+		Pause: w.Pause, Keep: keepAlerts, After: w.after}
 	if w.Wake != nil {
 		look.Compose = composePayload
 	}
-	disabled, inserted, err := w.Records.LookForNews(ctx, look)
-	for _, a := range disabled {
+	looked, err := w.Records.LookForNews(ctx, look)
+	w.after = looked.Last
+	for _, a := range looked.Disabled {
 		w.Logger.Warn("an agent is disabled: every call failed for too long (HERALD_DISABLE_AFTER). "+
 			"`worker agent enable` releases its deliveries", "agent", a.String(),
 			"after", w.DisableAfter)
 	}
-	if inserted > 0 && w.Wake != nil {
+	if looked.Inserted > 0 && w.Wake != nil {
 		w.Wake()
 	}
 	return err

@@ -1,9 +1,12 @@
 package records
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -50,10 +53,35 @@ type LookConfig struct {
 	// Compose returns the payload to post for a change. LookForNews calls it within its transaction. If Compose is nil,
 	// changes are marked as reported, but no alert is inserted.
 	Compose func(News) (json.RawMessage, error)
+	// Part bounds the failing, the disabled and the reported agents that one call reads. The default is 5,000.
+	Part int
+	// After is Looked.Last of the previous call. The zero value begins with the first agents.
+	After erc8004.Agent
+}
+
+// Looked is the result of LookForNews.
+type Looked struct {
+	Disabled []erc8004.Agent // agents that it disabled
+	Inserted int             // number of alerts that it inserted
+	Last     erc8004.Agent   // the last agent that it read; zero: the next call begins with the first agents again
+}
+
+// agentRange is a part of all agents: those after an agent, up to the last one.
+type agentRange struct{ after, last erc8004.Agent }
+
+// args returns the range as arguments of a statement.
+func (r agentRange) args() []any {
+	after, last := r.after, r.last
+	if last == (erc8004.Agent{}) {
+		last.ChainID = math.MaxInt64
+	}
+	return []any{after.ChainID, after.Registry, cmp.Or(after.ID, "0"),
+		last.ChainID, last.Registry, cmp.Or(last.ID, "0")}
 }
 
 const (
 	maxLookAgents   = 500      // agents with new problems that one LookForNews reports, and agents that it disables
+	defaultLookPart = 5000     // LookConfig.Part
 	maxLookMishaps  = 5000     // rows of herald.mishaps that one LookForNews reads
 	maxNamedMishaps = 20       // ids of deliveries in an alert, and in a row of herald.mishaps
 	heraldActor     = "herald" // Audit.Actor when LookForNews disables an agent
@@ -61,32 +89,39 @@ const (
 
 // LookForNews disables agents whose calls have all failed for cfg.DisableAfter, finds changes of agents and deliveries
 // that no earlier call reported, and inserts an alert for each (News). It also deletes finished alerts older than
-// cfg.Keep. All happens in one transaction, so that each change is reported once. It returns the agents that it
-// disabled and the number of alerts that it inserted.
-func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []erc8004.Agent, inserted int, err error) {
+// cfg.Keep. All happens in one transaction, so that each change is reported once. A call reads a part of the agents
+// (cfg.Part), and the next call the part after it (cfg.After).
+func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for alerts")
 	defer end()
-	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter)
+	part, err := s.findPart(ctx, cfg.After, cmp.Or(cfg.Part, defaultLookPart))
 	if err != nil {
-		return nil, 0, err
+		return Looked{}, err
+	}
+	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter, part)
+	if err != nil {
+		return Looked{}, err
 	}
 	err = pgx.BeginFunc(ctx, s.db.Conns, func(tx pgx.Tx) error {
 		var news []News
-		if disabled, err = s.disableFailing(ctx, tx, candidates, cfg.DisableAfter); err != nil {
+		if l.Disabled, err = s.disableFailing(ctx, tx, candidates, cfg.DisableAfter, part); err != nil {
 			return err
 		}
-		if news, err = noteAgents(ctx, tx, cfg.FailingAfter); err != nil {
+		if news, err = noteAgents(ctx, tx, cfg.FailingAfter, part); err != nil {
 			return err
 		}
 		for i := range news {
-			news[i].ByHerald = news[i].Kind == AgentDisabled && slices.Contains(disabled, news[i].Agent)
+			news[i].ByHerald = news[i].Kind == AgentDisabled && slices.Contains(l.Disabled, news[i].Agent)
+		}
+		if l.Last = part.last; max(len(news), len(l.Disabled)) >= maxLookAgents {
+			l.Last = cfg.After // the part may have more news
 		}
 		ended, err := takeMishaps(ctx, tx, cfg.Pause)
 		if err != nil {
 			return err
 		}
 		if cfg.Compose != nil {
-			if inserted, err = insertAlerts(ctx, tx, append(news, ended...), cfg.Compose); err != nil {
+			if l.Inserted, err = insertAlerts(ctx, tx, append(news, ended...), cfg.Compose); err != nil {
 				return err
 			}
 		}
@@ -95,33 +130,45 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []erc
 		return err
 	})
 	if err != nil {
-		return nil, 0, err
+		return Looked{}, err
 	}
-	return disabled, inserted, nil
+	return l, nil
 }
 
-// listAgentsToDisable lists at most maxLookAgents enabled agents whose calls have all failed for at least failingFor.
-// If failingFor is 0, it lists none.
-func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier,
-	failingFor time.Duration) ([]erc8004.Agent, error) {
+// findPart returns the part of the agents that follows an agent and has at most most agents of each kind (look_part).
+func (s *Store) findPart(ctx context.Context, after erc8004.Agent, most int) (agentRange, error) {
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("look_part"), after.ChainID, after.Registry, cmp.Or(after.ID, "0"),
+		most-1)
+	last, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[erc8004.Agent])
+	if errors.Is(err, pgx.ErrNoRows) { // the part has all remaining agents
+		err = nil
+	}
+	return agentRange{after: after, last: last}, err
+}
+
+// listAgentsToDisable lists at most maxLookAgents enabled agents of a part whose calls have all failed for at least
+// failingFor. If failingFor is 0, it lists none.
+func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier, failingFor time.Duration,
+	part agentRange) ([]erc8004.Agent, error) {
 	if failingFor <= 0 {
 		return nil, nil
 	}
-	rows, _ := q.Query(ctx, statements.Text("agents_to_disable"), failingFor, maxLookAgents)
+	args := append([]any{failingFor, maxLookAgents}, part.args()...)
+	rows, _ := q.Query(ctx, statements.Text("agents_to_disable"), args...)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 }
 
 // disableFailing locks the candidates, which listAgentsToDisable returned earlier, and calls listAgentsToDisable again.
 // It disables the candidates that are still listed, inserts an audit row for each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8004.Agent,
-	failingFor time.Duration) (disabled []erc8004.Agent, err error) {
+	failingFor time.Duration, part agentRange) (disabled []erc8004.Agent, err error) {
 	if len(candidates) == 0 {
 		return nil, nil
 	}
 	if err := s.ledger.LockAgents(ctx, tx, candidates); err != nil {
 		return nil, err
 	}
-	still, err := s.listAgentsToDisable(ctx, tx, failingFor)
+	still, err := s.listAgentsToDisable(ctx, tx, failingFor, part)
 	if err != nil {
 		return nil, err
 	}
@@ -148,13 +195,14 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8
 	return disabled, nil
 }
 
-// noteAgents returns one News for each agent that began to fail, was disabled or recovered. It stores these changes in
-// herald.alerted_agents, so that later calls skip them. An enabled agent fails if its last calls, at least two, have
-// failed, and the first of these failed at least failingAfter ago. noteAgents returns at most maxLookAgents failing and
-// disabled agents, and all agents that recovered.
-func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
+// noteAgents returns one News for each agent of a part that began to fail, was disabled or recovered. It stores these
+// changes in herald.alerted_agents, so that later calls skip them. An enabled agent fails if its last calls, at least
+// two, have failed, and the first of these failed at least failingAfter ago. noteAgents returns at most maxLookAgents
+// failing and disabled agents, and all agents that recovered.
+func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration, part agentRange) ([]News, error) {
 	now := time.Now()
-	rows, _ := tx.Query(ctx, statements.Text("note_agents"), failingAfter, maxLookAgents)
+	args := append([]any{failingAfter, maxLookAgents}, part.args()...)
+	rows, _ := tx.Query(ctx, statements.Text("note_agents"), args...)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n News, err error) {
 		n.At = now
 		var change string

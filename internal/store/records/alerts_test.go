@@ -10,12 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 var everything = records.LookConfig{FailingAfter: time.Minute, DisableAfter: 120 * time.Hour, Pause: 5 * time.Minute, Keep: time.Hour,
@@ -27,13 +30,13 @@ var everything = records.LookConfig{FailingAfter: time.Minute, DisableAfter: 120
 // look checks for alerts once, marks the unsent ones as sent and returns them as "kind agent payload", sorted.
 func look(t testing.TB, s storetest.Postgres, cfg records.LookConfig) (told []string) {
 	t.Helper()
-	_, n, err := s.LookForNews(t.Context(), cfg)
+	l, err := s.LookForNews(t.Context(), cfg)
 	heraldtest.Must(t, err)
 	rows, _ := s.Conns.Query(t.Context(), `WITH told AS (SELECT id, kind || ' ' || agent_id || ' ' || payload::text AS text FROM herald.alerts WHERE sent_at IS NULL),
 		ended AS (UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL WHERE id IN (SELECT id FROM told))
 		SELECT text FROM told ORDER BY 1`)
-	if told, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(told) != n {
-		t.Fatalf("%d were told: %q, %v", n, told, err)
+	if told, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(told) != l.Inserted {
+		t.Fatalf("%d were told: %q, %v", l.Inserted, told, err)
 	}
 	return told
 }
@@ -252,6 +255,49 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 
+// TestAlertChecksInParts: strangers can create agents that fail for ever. A check reads a part of them, and each change of
+// an agent is reported by the check that reads its part.
+func TestAlertChecksInParts(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at, enabled)
+		SELECT 8453, '0xaa', n, now() - interval '10 days', now() - interval '9 days', n % 2 = 0 FROM generate_series(1, 3000) n`)
+	exec(t, s, `INSERT INTO herald.alerted_agents SELECT chain_id, identity_registry, agent_id,
+		CASE WHEN enabled THEN 'failing' ELSE 'disabled' END, failing_since FROM herald.agents`)
+	exec(t, s, `VACUUM ANALYZE herald.agents`)
+	exec(t, s, `VACUUM ANALYZE herald.alerted_agents`)
+	cfg := everything
+	cfg.Part = 100
+	checkAll := func() (told []string, checks int) {
+		t.Helper()
+		for again := true; again && checks < 100; checks++ {
+			asked.take()
+			l, err := s.LookForNews(t.Context(), cfg)
+			heraldtest.Must(t, err)
+			for _, q := range asked.take() {
+				if strings.HasPrefix(q.SQL, "INSERT") {
+					continue
+				}
+				if read, plan := explainRead(t, s, q); read > 1000 {
+					t.Fatalf("a check reads %.0f rows: %s\n%s", read, q.SQL, plan)
+				}
+			}
+			cfg.After, again = l.Last, l.Last != erc8004.Agent{}
+		}
+		return value[[]string](t, s, `SELECT coalesce(array_agg(kind || ' ' || agent_id || ' ' ORDER BY kind, agent_id), '{}') FROM herald.alerts`), checks
+	}
+	told, checks := checkAll()
+	saysNews(t, "nothing new", told)
+	heraldtest.Equal(t, "the number of checks", checks, 31) // 30 parts, and the last one is empty
+	succeeds(t, s, 2)
+	succeeds(t, s, 2998)
+	fails(t, s, 1500, "2 hours", "1 second")
+	fails(t, s, 3000, "121 hours", "1 hour")
+	told, _ = checkAll()
+	saysNews(t, "changes in three parts", told, "agent.disabled 3000", "agent.failing 1500", "agent.recovered 2 ", "agent.recovered 2998")
+}
+
 // TestConcurrentAlertChecks: concurrent checks raise each alert once, and disable each agent once.
 func TestConcurrentAlertChecks(t *testing.T) {
 	t.Parallel()
@@ -266,7 +312,7 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
-			if _, _, err := s.LookForNews(t.Context(), everything); err != nil {
+			if _, err := s.LookForNews(t.Context(), everything); err != nil {
 				t.Error(err)
 			}
 		})

@@ -280,8 +280,9 @@ func TestPlans(t *testing.T) {
 		"set_token":         agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`,
 		"lease_renewal":     agent + `, 'https://a.example', '30 s', NULL`,
 		"save_renewal":      agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`,
-		"agents_to_disable": `'5 days', 500`,
-		"note_agents":       `'1 min', 500`,
+		"agents_to_disable": `'5 days', 500, ` + agent + `, ` + agent,
+		"note_agents":       `'1 min', 500, ` + agent + `, ` + agent,
+		"look_part":         agent + `, 4999`,
 		"take_mishaps":      `'5 min', 5000`,
 		"claim_alert":       `'1 min'`,
 	} {
