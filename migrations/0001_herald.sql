@@ -416,6 +416,8 @@ CREATE TABLE herald.agent_transfers (
     at                timestamptz   NOT NULL, -- timestamp of the block
     PRIMARY KEY (chain_id, identity_registry, agent_id, transaction_hash, log_index)
 );
+-- The transfers in blocks that a reorg replaced.
+CREATE INDEX agent_transfers_block ON herald.agent_transfers (chain_id, identity_registry, block_number);
 
 -- Credentials that operators stored for agents.
 CREATE TABLE herald.agent_mcp_tokens (

@@ -73,6 +73,7 @@ var groupStatements = map[string]groupStatement{
 	"lost_before":     {statements.Text("lost_before"), `now(), 500`, []usedIndex{byPlace}},
 	"overdue":         {statements.Text("overdue"), `'15 s', md5('1')::uuid, 500`, []usedIndex{byPlace}},
 	"release":         {statements.Text("release"), `'{1}', true, 500`, []usedIndex{byPlace}},
+	"forget":          {statements.Text("forget_transfers"), `8453, '{0xaa}', '', 1000, 1001`, []usedIndex{{`agent_transfers_block`, `block_number >= `}}},
 }
 
 const oneAgent, oneDelivery = `8453, '0xaa', '1'`, `md5('1')::uuid`
