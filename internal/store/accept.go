@@ -26,8 +26,7 @@ import (
 // deliveries of their agents, up to MaxDispatchedPerAgent per agent. out[i] is the answer to in[i]. The caller puts the
 // returned tasks into Redis. Calling Accept again with the same jobs is harmless: it returns Known.
 //
-// A job that Postgres cannot store does not make the call fail. Accept stores it as a rejected delivery, like a Refused
-// job.
+// A job that Postgres cannot store does not make the call fail. Accept stores it as rejected, like a Refused job.
 func (s *Store) Accept(ctx context.Context,
 	in []ledger.Intake) (out []ledger.Acceptance, tasks []ledger.Task, err error) {
 	if len(in) > ledger.MaxAccept {
@@ -232,10 +231,10 @@ func listAgentsToDispatch(in []arrival, out []ledger.Acceptance, byAgent tasksBy
 // raiseEpochs handles the AgentUpdated jobs among the arrivals. It raises the epochs of their agents, stores transfers
 // of ownership, and sets the answers of these jobs to Refreshed.
 func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []ledger.Acceptance) error {
-	b := &pgx.Batch{}
+	b, raised := &pgx.Batch{}, map[erc8004.Agent]bool{}
 	for i, a := range in {
 		if a.isAgentUpdate() {
-			queueAgentChange(b, a)
+			queueAgentChange(b, a, raised)
 			out[i] = ledger.Acceptance{Verdict: ledger.Refreshed}
 		}
 	}
@@ -359,9 +358,9 @@ func arrivalAgents(in []arrival) []erc8004.Agent {
 	return distinctAgents(agents)
 }
 
-// queueAgentChange queues in b the statements for an AgentUpdated event. They raise the epochs of the changed agents,
-// so that workers resolve these agents again, and store a transfer to another owner.
-func queueAgentChange(b *pgx.Batch, a arrival) {
+// queueAgentChange queues in b the statements for an AgentUpdated event. They store a transfer to another owner, and
+// raise the epochs of the agents not in raised: thousands of updates of one row in a transaction would be slow.
+func queueAgentChange(b *pgx.Batch, a arrival, raised map[erc8004.Agent]bool) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:
 		b.Queue(statements.Text("raise_epochs"), a.agent.ChainID, a.agent.Registry, a.agent.ID, c.LastID.String())
@@ -373,7 +372,10 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 			"block_number": a.Job.BlockNumber, "at": a.Job.Timestamp, "from": strings.ToLower(c.From.Hex()),
 			"to": strings.ToLower(c.To.Hex())})
 	}
-	b.Queue(statements.Text("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
+	if !raised[a.agent] {
+		b.Queue(statements.Text("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
+	}
+	raised[a.agent] = true
 }
 
 // ReportVerified stores the ids of the chains whose events a running worker verifies. Accept reads them, because it

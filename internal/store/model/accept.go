@@ -36,13 +36,17 @@ func (s *Store) Accept(_ context.Context, in []ledger.Intake) ([]ledger.Acceptan
 func (s *Store) acceptIntakes(in []ledger.Intake, read bool) (out []ledger.Acceptance, tasks []ledger.Task) {
 	out = make([]ledger.Acceptance, len(in))
 	var fresh []*row
+	raised := map[erc8004.Agent]bool{}
 	for i, it := range in {
 		key := cmp.Or(it.Key, it.Job.Key())
 		if it.Refused == "" {
 			s.ensureAgent(ledger.AgentOf(it.Job))
 		}
 		if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
-			s.ensureAgent(ledger.AgentOf(it.Job)).epoch++
+			if a := ledger.AgentOf(it.Job); !raised[a] {
+				s.ensureAgent(a).epoch++
+				raised[a] = true
+			}
 			out[i].Verdict = ledger.Refreshed
 		} else if s.findKey(key) == nil && !slices.ContainsFunc(fresh, func(r *row) bool { return r.Key == key }) {
 			fresh = append(fresh, s.newRow(it, key, job.IDOf(key), read))

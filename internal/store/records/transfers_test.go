@@ -2,6 +2,7 @@ package records_test
 
 import (
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,4 +56,8 @@ func TestAgentChanges(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	heraldtest.Equal(t, "the epoch of 5", epochs()[0], 2)
+
+	// A stranger can change an agent thousands of times in one block.
+	accept(t, s, slices.Repeat([]ledger.Intake{updated(5, given)}, 50)...)
+	heraldtest.Equal(t, "the epoch of 5 after many changes at once", epochs()[0], 3)
 }
