@@ -57,7 +57,12 @@ func TestToolsChangedSinceListed(t *testing.T) {
 		calls              int
 	}{
 		"another schema":         {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", "", 3},
+		"another schema, Go":     {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `validating \"arguments\": validating root: x`, "", 3},
+		"another schema, Python": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `Error executing tool agent.receiveFeedback: 1 validation error for receive_feedbackArguments\nvalue\n`, "", 3},
+		"another schema, Mastra": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Tool input validation failed for agent.receiveFeedback. Please fix", "", 3},
+		"another schema, tmcp":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Invalid arguments for tool agent.receiveFeedback: []", "", 3},
 		"another name":           {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", "", 3},
+		"another name, tmcp":     {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Tool agent.receiveFeedback not found", "", 3},
 		"no such tool":           {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", outcome.ToolError, 2},
 		"the same tools":         {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", outcome.ToolError, 2},
 		"the tool ran":           {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", outcome.ToolError, 2},
