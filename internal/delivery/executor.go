@@ -192,7 +192,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 		refused, refusal := a.call.digest, err
 		err = e.prepareAuthorized(ctx, a, names, freshTools)
 		switch {
-		case isToolError && err != nil:
+		case isToolError && err != nil && classify.Error(err).Ending.Final():
 			return refusal
 		case err != nil:
 			return err

@@ -93,3 +93,33 @@ func TestToolsChangedSinceListed(t *testing.T) {
 		})
 	}
 }
+
+// TestNotListedAfterRefusal: an SDK refuses a call while the agent is being replaced, and the agent cannot list its tools
+// at once. The delivery waits, and the next attempt lists the new tools.
+func TestNotListedAfterRefusal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	const text, number = `{"type":"object","properties":{"value":{"type":"string"}}}`, `{"type":"object","properties":{"value":{"type":"number"}}}`
+	var called, away atomic.Int64
+	a := newAgent(t, func(a *agent) { a.schema = text }, onAny(
+		func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			switch {
+			case method == "tools/call" && called.Add(1) == 2:
+				away.Store(1)
+				reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"Input validation error: x"}]}`)
+			case method == "tools/list" && away.CompareAndSwap(1, 0):
+				http.Error(rw, "starting", http.StatusServiceUnavailable)
+			default:
+				return false
+			}
+			return true
+		}))
+	id := w.register(at(a.URL))
+	w.until(w.accept(w.feedback(id)), outcome.Delivered) // its tools are in the cache now
+	a.mu.Lock()
+	a.schema = number
+	a.mu.Unlock()
+	w.ends(w.accept(w.feedback(id)), outcome.Delivered, "", 2)
+	heraldtest.Equal(t, "calls", len(a.received()), 3)
+}
