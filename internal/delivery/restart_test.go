@@ -60,6 +60,8 @@ func TestToolsChangedSinceListed(t *testing.T) {
 		"another schema, Go":     {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `validating \"arguments\": validating root: x`, "", 3},
 		"another schema, Python": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `Error executing tool agent.receiveFeedback: 1 validation error for receive_feedbackArguments\nvalue\n`, "", 3},
 		"another schema, Mastra": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Tool input validation failed for agent.receiveFeedback. Please fix", "", 3},
+		"another schema, nest":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Invalid parameters: [value]: x", "", 3},
+		"another schema, ours":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the arguments do not match the schema: x", "", 3},
 		"another schema, tmcp":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Invalid arguments for tool agent.receiveFeedback: []", "", 3},
 		"another name":           {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", "", 3},
 		"another name, tmcp":     {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Tool agent.receiveFeedback not found", "", 3},
