@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -210,28 +210,17 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 }
 
 // serving starts a worker and returns its output. The worker stops at the end of the test.
-func serving(t testing.TB, env ...string) *watched {
+func serving(t testing.TB, env ...string) *heraldtest.Log {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	said := &watched{want: "delivering", seen: make(chan struct{})}
-	ended := make(chan int, 1)
-	go func() { ended <- run(ctx, nil, env, &bytes.Buffer{}, said) }()
+	said, ended := &heraldtest.Log{}, make(chan int, 1)
+	go func() { ended <- run(ctx, nil, env, io.Discard, said) }()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case <-ended:
-		case <-time.After(60 * time.Second):
-			t.Errorf("the worker does not end:\n%s", said)
-		}
+		heraldtest.Receive(t, "the end of the worker", ended)
 	})
-	select {
-	case <-said.seen:
-	case code := <-ended:
-		ended <- code
-		t.Fatalf("it ended with %d:\n%s", code, said)
-	case <-time.After(60 * time.Second):
-		t.Fatalf("it does not start:\n%s", said)
-	}
+	heraldtest.AwaitState(t, func() bool { return said.Count("delivering") > 0 || len(ended) > 0 }, said.String)
+	heraldtest.Contains(t, "the output", said.String(), "delivering")
 	return said
 }
 

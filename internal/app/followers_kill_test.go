@@ -118,11 +118,3 @@ func TestWatchedNodeAway(t *testing.T) {
 	feedback(t, net, a.URL)
 	awaitDelivered(t, w.Store, 1)
 }
-
-// TestRefusesUnknownRegistries checks that the worker refuses to start if a chain's registries are unknown. The error
-// names the settings.
-func TestRefusesUnknownRegistries(t *testing.T) {
-	t.Parallel()
-	err := run(t, false, servicesEnv(t, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600")...).wait()
-	heraldtest.Fails(t, "the start", err, "HERALD_WATCH: no registry of chain 600 is known: set IDENTITY_REGISTRY_600")
-}

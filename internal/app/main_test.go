@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -259,5 +258,3 @@ func openAgent(t testing.TB) *agent {
 }
 
 func (a *agent) count() int { return int(a.calls.Load()) }
-
-var errStop = errors.New("stop")

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -268,21 +267,31 @@ func TestEphemeral(t *testing.T) {
 	heraldtest.Equal(t, "files in the data folder", left, nil)
 }
 
+// TestRefusesToStart checks that a worker does not wait where waiting does not help. The error names the remedy.
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
-	t.Run("pending migrations", func(t *testing.T) {
-		t.Parallel()
-		r := run(t, false, servicesEnv(t, "DATABASE_URL="+heraldtest.EmptyPostgres(t))...)
-		heraldtest.Fails(t, "the start", r.wait(), "run `worker migrate`")
-	})
-	t.Run("an address that is taken", func(t *testing.T) {
-		t.Parallel()
-		g := heraldtest.NewGate(t, "127.0.0.1:1")
-		g.Open()
-		cfg := load(t, "HERALD_LISTEN="+g.Address)
-		err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)})
-		heraldtest.Fails(t, "the start", err, "HERALD_LISTEN")
-	})
+	evicting := heraldtest.RealRedis(t)
+	heraldtest.Must(t, heraldtest.RedisClient(t, evicting).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	unreleased := heraldtest.EmptyPostgres(t)
+	db, err := pgx.Connect(t.Context(), unreleased)
+	heraldtest.Must(t, err)
+	_, err = db.Exec(t.Context(), `CREATE SCHEMA herald; CREATE TABLE herald.goose_db_version (version_id bigint)`)
+	heraldtest.Must(t, errors.Join(err, db.Close(t.Context())))
+	for want, settings := range map[string]string{
+		"run `worker migrate`":                                                       "DATABASE_URL=" + heraldtest.EmptyPostgres(t),
+		"its schema is of a Herald before v0.1.0":                                    "DATABASE_URL=" + unreleased,
+		"set maxmemory-policy noeviction":                                            "REDIS_URL=" + evicting,
+		"HERALD_WATCH: no registry of chain 600 is known: set IDENTITY_REGISTRY_600": "RPC_URL_600=http://127.0.0.1:1 HERALD_WATCH=600",
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			heraldtest.Fails(t, "the start", run(t, false, servicesEnv(t, strings.Fields(settings)...)...).wait(), want)
+		})
+	}
+	g := heraldtest.NewGate(t, "127.0.0.1:1")
+	g.Open()
+	err = Run(t.Context(), load(t, "HERALD_LISTEN="+g.Address), Options{Logger: slog.New(slog.DiscardHandler)})
+	heraldtest.Fails(t, "the start at an address that is taken", err, "HERALD_LISTEN")
 }
 
 // TestStopWhileWaiting checks that a stop while the worker waits for its services is orderly.
@@ -296,30 +305,6 @@ func TestStopWhileWaiting(t *testing.T) {
 	}
 	heraldtest.Must(t, r.stop())
 	heraldtest.Lacks(t, "the log", r.log.String(), "hunter2")
-}
-
-func TestAwait(t *testing.T) {
-	t.Parallel()
-	ready := newReadiness()
-	quiet := slog.New(slog.DiscardHandler)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	heraldtest.Must(t,
-		awaitDependency(ctx, dependency{"postgres", func(context.Context) error { return nil }}, ready, quiet))
-	asked := make(chan bool, 10)
-	done := make(chan error)
-	go func() {
-		done <- awaitDependency(ctx, dependency{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
-	}()
-	heraldtest.Receive(t, "the first question", asked)
-	waiting := func() map[string]string { waiting, _ := ready.readState(); return waiting }
-	heraldtest.AwaitState(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
-	if _, waits := waiting()["postgres"]; waits {
-		t.Error("what is there is waited for")
-	}
-	cancel(errStop)
-	if err := heraldtest.Receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
-		t.Errorf("%v", err)
-	}
 }
 
 // TestTraces checks that a worker exports the traces of its deliveries to the collector, the last ones when it stops.
