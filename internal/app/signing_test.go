@@ -3,7 +3,6 @@ package app
 import (
 	"encoding/json"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/keys"
@@ -21,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/receiver/callers"
-	"github.com/google/uuid"
 )
 
 // verifyingAgent starts an agent that takes only requests that a Herald has signed, and returns its URL. lookup answers
@@ -71,10 +68,22 @@ func TestSignedDeliveries(t *testing.T) {
 		workers = append(workers, httputil.NewSingleHostReverseProxy(to))
 	}
 	first, second := both[0].up(), both[1].up()
+	caller, err := first.Operator.CreateAPIToken(t.Context(), "a caller", []string{string(operator.ScopeDirect)}, 0, "test")
+	heraldtest.Must(t, err)
+	callDirectly := func() { // so that nobody can forge feedback with the id of a delivery, which is public
+		t.Helper()
+		call := map[string]any{"endpoint": self, "tool_name": "agent.receiveFeedback", "arguments": map[string]any{"score": 0, "tag1": "scam"}}
+		for _, r := range both {
+			status, body := r.ask(http.MethodPost, caller.Token, "/mcp/call", call)
+			heraldtest.Equal(t, "an unsigned call: "+body, status, http.StatusBadGateway)
+		}
+	}
+	callDirectly()
 	for i := range 8 {
 		w := []*Worker{first, second}[i%2]
 		delivered(t, w.Store, accept(t, w, feedback(t, net, self)))
 	}
+	callDirectly() // by now, both workers have a client that signs
 	if n := a.count(); n != 8 || looked.Load() == 0 {
 		t.Errorf("%d calls, %d looks at its registration", n, looked.Load())
 	}
@@ -122,77 +131,6 @@ func TestSignedDeliveries(t *testing.T) {
 	to, _ := url.Parse("http://" + r.listen)
 	workers = []*httputil.ReverseProxy{httputil.NewSingleHostReverseProxy(to)}
 	delivered(t, w.Store, accept(t, w, feedback(t, net, self)))
-}
-
-// TestForgedFeedback checks that clients with an API token of scope enqueue or direct cannot forge a feedback, although
-// a deliveryId can be computed from public data. An agent that verifies signatures receives a feedback with that id
-// only from the delivery.
-func TestForgedFeedback(t *testing.T) {
-	t.Parallel()
-	net := devnettest.Start(t, devnet.Config{})
-	front := httptest.NewUnstartedServer(nil)
-	t.Cleanup(front.Close)
-	publicURL := "http://" + front.Listener.Addr().String()
-	a, self := verifyingAgent(t, publicURL, http.NotFound)
-	r := run(t, false, workerEnv(t, net, "HERALD_API_TOKEN=canary-466f7267",
-		"HERALD_PUBLIC_URL="+publicURL)...)
-	to, _ := url.Parse("http://" + r.listen)
-	front.Config.Handler = httputil.NewSingleHostReverseProxy(to)
-	front.Start()
-	w := r.up()
-	newToken := func(scopes ...operator.Scope) string {
-		var names []string
-		for _, s := range scopes {
-			names = append(names, string(s))
-		}
-		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", names, 0, "test")
-		heraldtest.Must(t, err)
-		return made.Token
-	}
-	enqueue, direct := newToken(operator.ScopeEnqueue), newToken(operator.ScopeDirect)
-	both := newToken(operator.ScopeEnqueue, operator.ScopeDirect)
-
-	line := feedback(t, net, self)
-	parsed, err := job.Parse(line, job.Limits{})
-	heraldtest.Must(t, err)
-	forgedJob := map[string]any{}
-	heraldtest.Must(t, json.Unmarshal(line, &forgedJob))
-	forgedJob["action"] = map[string]any{"payloadTemplate": map[string]any{"score": 0, "tag1": "scam"}}
-	ofOthers := maps.Clone(forgedJob)
-	ofOthers["action"] = map[string]any{"toolName": "agent.receiveFeedbackBatch",
-		"payloadTemplate": map[string]any{"deliveries": []any{map[string]any{"score": 0, "deliveryId": uuid.NewString()}}}}
-	call := func(tool string, arguments map[string]any) map[string]any {
-		return map[string]any{"endpoint": self, "tool_name": tool, "arguments": arguments}
-	}
-	id := parsed.ID().String()
-	forged := map[string]any{"score": 0, "tag1": "scam", "deliveryId": id}
-	unnamed := map[string]any{"score": 0, "tag1": "scam"}
-	forge := func(when string, calls int) {
-		t.Helper()
-		for name, c := range map[string]struct {
-			token, path string
-			body        any
-			status      int
-		}{
-			"enqueue, direct call":         {enqueue, "/mcp/call", call("agent.receiveFeedback", forged), 403},
-			"enqueue, job with a template": {enqueue, "/v1/jobs", forgedJob, 403},
-			"direct, job with a template":  {direct, "/v1/jobs", forgedJob, 403},
-			"both, template with an id":    {both, "/v1/jobs", ofOthers, 400},
-			"direct, deliveryId":           {direct, "/mcp/call", call("agent.receiveFeedback", forged), 400},
-			"direct, deliveryId in a batch": {direct, "/mcp/call",
-				call("agent.receiveFeedbackBatch", map[string]any{"deliveries": []any{forged}}), 400},
-			"direct, without deliveryId": {direct, "/mcp/call", call("agent.receiveFeedback", unnamed), 502},
-		} {
-			if status, body := r.ask(http.MethodPost, c.token, c.path, c.body); status != c.status {
-				t.Errorf("%s, %s: %d %s", when, name, status, body)
-			}
-		}
-		heraldtest.Equal(t, when+": calls", a.count(), calls)
-	}
-	forge("before the delivery", 0)
-	heraldtest.Equal(t, "the id", accept(t, w, line).String(), id)
-	delivered(t, w.Store, parsed.ID())
-	forge("after the delivery", 1) // by then, the worker has a client that signs
 }
 
 // TestSigningNeedsItsKey checks that a worker whose keyset does not contain the key of the signing key refuses to
