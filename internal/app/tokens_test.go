@@ -4,70 +4,17 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
-	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// TestStoredToken checks that the worker sends the stored token, and that a metric reports when the token expires.
-func TestStoredToken(t *testing.T) {
-	t.Parallel()
-	const token = "canary-4c6f7264"
-	net := devnettest.Start(t, devnet.Config{})
-	keyset := heraldtest.Keyset(t)
-	keys, err := secret.Parse(secret.New(keyset))
-	heraldtest.Must(t, err)
-	a := openAgent(t)
-	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+token && !strings.HasPrefix(r.URL.Path, "/.well-known/") {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		a.ServeHTTP(w, r)
-	}))
-	t.Cleanup(door.Close)
-	r := run(t, false, workerEnv(t, net, "HERALD_KEYSET="+keyset)...)
-	w := r.up()
-	line := feedback(t, net, door.URL)
-	id := accept(t, w, line)
-	d := until(t, w.Store, id, func(d ledger.Delivery) bool { return d.Status == outcome.Held })
-	if d.Reason != "auth_required" {
-		t.Fatalf("%s: %s", d.Reason, d.Error)
-	}
-	soon := time.Now().Add(time.Hour)
-	var j job.Job
-	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
-	stored := records.Token{Agent: erc8004.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
-		Origin: netguard.CredentialOrigin(door.URL), Scheme: records.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
-	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
-	heraldtest.Must(t, err)
-	n, tasks, err := records.New(w.Store).SetToken(t.Context(), stored)
-	if err != nil || n != 1 {
-		t.Fatal(n, err)
-	}
-	w.Intake.Dispatcher.Dispatch(t.Context(), tasks)
-	delivered(t, w.Store, id)
-	metrics := r.get("", "/metrics")
-	heraldtest.Contains(t, "/metrics", metrics, `herald_tokens_expiring{state="soon"} 1`,
-		`herald_tokens_expiring{state="expired"} 0`)
-	heraldtest.Must(t, r.stop())
-	heraldtest.Lacks(t, "the metrics and the log", metrics+r.log.String(), token)
-}
 
 // TestMissingKeysAreReported checks that a worker with a wrong keyset logs at its start which key sealed the stored
 // secrets, and that the operator must restore that keyset.
@@ -81,12 +28,7 @@ func TestMissingKeysAreReported(t *testing.T) {
 	wrong, err := secret.Create()
 	heraldtest.Must(t, err)
 	for i := range 2 {
-		token := records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: records.SchemeBearer,
-			Header: "Authorization"}
-		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
-		heraldtest.Must(t, err)
-		_, _, err := records.New(st).SetToken(t.Context(), token)
-		heraldtest.Must(t, err)
+		storeToken(t, st, right, records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}})
 	}
 	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
 		var said bytes.Buffer
@@ -95,4 +37,38 @@ func TestMissingKeysAreReported(t *testing.T) {
 			t.Errorf("%q; want %q", said.String(), want)
 		}
 	}
+}
+
+// TestWorkerRecord checks that a running worker's record lists the keys that it has loaded, and that an orderly stop
+// deletes the record. A metric counts the stored tokens that expire soon.
+func TestWorkerRecord(t *testing.T) {
+	t.Parallel()
+	database, keyset := heraldtest.Postgres(t, postgres.Migrate), heraldtest.Keyset(t)
+	k, err := secret.Parse(secret.New(keyset))
+	heraldtest.Must(t, err)
+	st, err := store.Open(postgres.Config{URL: secret.New(database)})
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	soon := time.Now().Add(time.Hour)
+	storeToken(t, st, k, records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, ExpiresAt: &soon})
+	r := run(t, false, servicesEnv(t, "DATABASE_URL="+database, "HERALD_KEYSET="+keyset)...)
+	r.up()
+	list, err := records.New(st).Workers(t.Context())
+	if err != nil || len(list) != 1 || list[0].SealsWith != k.PrimaryID() || len(list[0].Keys) != 1 || !list[0].HasKey(k.PrimaryID()) || list[0].Host == "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	heraldtest.Contains(t, "/metrics", r.get("", "/metrics"), `herald_tokens_expiring{state="soon"} 1`, `herald_tokens_expiring{state="expired"} 0`)
+	heraldtest.Must(t, r.stop())
+	heraldtest.Equal(t, "the records after the stop", fmt.Sprint(records.New(st).Workers(t.Context())), "[] <nil>")
+}
+
+// storeToken completes a bearer token, seals it and stores it.
+func storeToken(t *testing.T, st *store.Store, k *secret.Keyset, token records.Token) {
+	t.Helper()
+	token.Origin, token.Scheme, token.Header = "https://agent.example", records.SchemeBearer, "Authorization"
+	var err error
+	token.Ciphertext, err = k.Seal([]byte("t0ken"), token.Binding())
+	heraldtest.Must(t, err)
+	_, _, err = records.New(st).SetToken(t.Context(), token)
+	heraldtest.Must(t, err)
 }
