@@ -215,16 +215,12 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
-	slow, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	defer func() { _ = slow.Rollback(t.Context()) }()
-	_, err = slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID)
-	heraldtest.Must(t, err)
+	commit := holdOpen(t, s, `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID)
 	record(t, s, claim(t, s, tasks[1]), ending(outcome.Dead, "timeout"))
 	always := everything
 	always.Pause = 0
 	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
-	heraldtest.Must(t, slow.Commit(t.Context()))
+	commit()
 	saysNews(t, "after", look(t, s, always), `deliveries.dead 1 {"count":1,`)
 	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT gen_random_uuid(), 'flood ' || n, 'NewFeedback', 1, '0xaa', 9, n::text, n FROM generate_series(1, 300) n`)
@@ -241,17 +237,13 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
 	_, others := accept(t, s, feedbacks(2, 1, 1)...)
-	slow, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	defer func() { _ = slow.Rollback(t.Context()) }()
 	record(t, s, claim(t, s, tasks[0]), authHeld)
 	record(t, s, claim(t, s, others[0]), authHeld)
-	_, err = slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`)
-	heraldtest.Must(t, err)
+	commit := holdOpen(t, s, `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`)
 	always := everything
 	always.Pause = 0
 	saysNews(t, "beside a slow record", look(t, s, always), "deliveries.held 2 ")
-	heraldtest.Must(t, slow.Commit(t.Context()))
+	commit()
 	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 

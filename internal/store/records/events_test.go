@@ -32,14 +32,11 @@ func TestEventsInOrder(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
 	start, err := s.LastEvent(t.Context())
 	heraldtest.Must(t, err)
-	slow, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
 	const sql = `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`
-	_, err = slow.Exec(t.Context(), sql, tasks[0].ID)
-	heraldtest.Must(t, err)
+	commit := holdOpen(t, s, sql, tasks[0].ID)
 	exec(t, s, sql, tasks[1].ID)
 	heraldtest.Equal(t, "events while an older transaction is open", fmt.Sprint(s.EventsAfter(t.Context(), start, 10)), "[] <nil>")
-	heraldtest.Must(t, slow.Commit(t.Context()))
+	commit()
 	// Transactions of the cluster's other databases can delay events, too.
 	got := awaitEvents(t, s, start, 2)
 	if len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
@@ -38,6 +37,26 @@ func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.T
 }
 
 func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// newLoggedStore is newStore with a log of the statements.
+func newLoggedStore(t *testing.T) (storetest.Postgres, *statementLog) {
+	t.Helper()
+	asked := &statementLog{}
+	return newStoreWith(t, func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked }), asked
+}
+
+// expectReads checks that none of the statements since the last call reads more rows than most, and that their plans
+// lack the words.
+func (l *statementLog) expectReads(t *testing.T, s storetest.Postgres, what string, most float64, lacks ...string) {
+	t.Helper()
+	for _, q := range l.take() {
+		read, plan := explainRead(t, s, q)
+		if read > most {
+			t.Errorf("%s reads %.0f rows: %s\n%s", what, read, q.SQL, plan)
+		}
+		heraldtest.Lacks(t, "the plan of "+what, plan, lacks...)
+	}
+}
 
 // take returns the statements since the last call.
 func (l *statementLog) take() []pgx.TraceQueryStartData {
@@ -67,8 +86,7 @@ const fillLists = `
 // TestListPlans: the lists of pages and API read few more rows than they show. No filter makes them scan the history.
 func TestListPlans(t *testing.T) {
 	t.Parallel()
-	asked := &statementLog{}
-	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	s, asked := newLoggedStore(t)
 	execScript(t, s, fillLists)
 	for _, sql := range []string{"VACUUM ANALYZE herald.history, herald.work", "VACUUM ANALYZE herald.agents"} {
 		execScript(t, s, sql)
@@ -129,12 +147,7 @@ func TestListPlans(t *testing.T) {
 	} {
 		asked.take()
 		heraldtest.Must(t, ask())
-		for _, q := range asked.take() {
-			read, plan := explainRead(t, s, q)
-			if most := 1500.0; read > most || strings.Contains(plan, "Seq Scan") {
-				t.Errorf("%s reads %.0f rows, or without an index: %s\n%s", name, read, q.SQL, plan)
-			}
-		}
+		asked.expectReads(t, s, name, 1500, "Seq Scan")
 	}
 }
 
@@ -142,8 +155,7 @@ func TestListPlans(t *testing.T) {
 // of both does not read all of them. Nor does the list of their agent.
 func TestListPlansOfABurst(t *testing.T) {
 	t.Parallel()
-	asked := &statementLog{}
-	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	s, asked := newLoggedStore(t)
 	execScript(t, s, fillLists)
 	execScript(t, s, `
 		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status)
@@ -167,30 +179,20 @@ func TestListPlansOfABurst(t *testing.T) {
 		case len(list) > 0 && list[0].Seq < 23_999:
 			t.Fatal(name, len(list))
 		}
-		for _, q := range asked.take() {
-			read, plan := explainRead(t, s, q)
-			if most := 1500.0; read > most {
-				t.Errorf("%s reads %.0f rows: %s\n%s", name, read, q.SQL, plan)
-			}
-		}
+		asked.expectReads(t, s, name, 1500)
 	}
 	asked.take()
 	counts, err := s.Count(t.Context(), records.Filter{ChainID: &chain, AgentID: "8"})
 	if err != nil || counts[outcome.Delivered] == 0 {
 		t.Fatal(counts, err)
 	}
-	for _, q := range asked.take() {
-		if read, plan := explainRead(t, s, q); read > 1500 {
-			t.Errorf("the count of another agent reads %.0f rows: %s\n%s", read, q.SQL, plan)
-		}
-	}
+	asked.expectReads(t, s, "the count of another agent", 1500)
 }
 
 // TestHeldOfADisabledAgent: ReleaseEnabled reads few of the many held deliveries of an agent that is disabled.
 func TestHeldOfADisabledAgent(t *testing.T) {
 	t.Parallel()
-	asked := &statementLog{}
-	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	s, asked := newLoggedStore(t)
 	execScript(t, s, fillLists)
 	execScript(t, s, `UPDATE herald.agents SET enabled = agent_id > 2;
 		UPDATE herald.work SET status = 'held', reason = 'agent_disabled', next_attempt_at = NULL, agent_id = 1;
@@ -201,11 +203,7 @@ func TestHeldOfADisabledAgent(t *testing.T) {
 	if n != 0 || err != nil {
 		t.Errorf("%d released, %v", n, err)
 	}
-	for _, q := range asked.take() {
-		if read, plan := explainRead(t, s, q); read > 100 {
-			t.Errorf("it reads %.0f rows: %s\n%s", read, q.SQL, plan)
-		}
-	}
+	asked.expectReads(t, s, "the release", 100)
 }
 
 // explainRead runs a statement with the plan that the store's connections use, and returns how many rows it read.

@@ -30,12 +30,13 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 // newStore returns the ledger and the records of a migrated database of the test's own.
 func newStore(t testing.TB) storetest.Postgres {
 	t.Helper()
-	return openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(*pgxpool.Config) {})
+	return newStoreWith(t, func(*pgxpool.Config) {})
 }
 
-// openStore is newStore for an existing database. adjust may change the configuration of the pool.
-func openStore(t testing.TB, url string, adjust func(*pgxpool.Config)) storetest.Postgres {
+// newStoreWith is newStore with a change of the pool's configuration.
+func newStoreWith(t testing.TB, adjust func(*pgxpool.Config)) storetest.Postgres {
 	t.Helper()
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	pool, err := postgres.OpenAdjusted(postgres.Config{URL: secret.New(url), MaxConns: 12}, adjust)
 	heraldtest.Must(t, err)
 	s := store.New(pool)
@@ -112,6 +113,20 @@ func exec(t testing.TB, s storetest.Postgres, sql string, args ...any) {
 	t.Helper()
 	if _, err := s.Conns.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// holdOpen executes a statement in a transaction that stays open until the returned function commits it.
+func holdOpen(t testing.TB, s storetest.Postgres, sql string, args ...any) (commit func()) {
+	t.Helper()
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	_, err = tx.Exec(t.Context(), sql, args...)
+	heraldtest.Must(t, err)
+	return func() {
+		t.Helper()
+		heraldtest.Must(t, tx.Commit(t.Context()))
 	}
 }
 

@@ -201,13 +201,8 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	token := oauthFor(t, k, storetest.Agent(1), "old")
 	storeToken(t, s, token)
 	begin(t, s, token, nil, true)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	_, err = tx.Exec(t.Context(), `UPDATE herald.agent_mcp_tokens SET ciphertext = $1`, sealed(t, k, "new", token.Binding()))
-	heraldtest.Must(t, err)
-	_, err = tx.Exec(t.Context(), `UPDATE herald.agent_mcp_access SET renewing_until = NULL, key_id = 1`)
-	heraldtest.Must(t, err)
+	commit := holdOpen(t, s, `WITH renewed AS (UPDATE herald.agent_mcp_access SET renewing_until = NULL, key_id = 1)
+		UPDATE herald.agent_mcp_tokens SET ciphertext = $1`, sealed(t, k, "new", token.Binding()))
 	result := make(chan records.Renewal, 1)
 	go func() {
 		r, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute)
@@ -219,7 +214,7 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	heraldtest.Await(t, "it waits for the lock", func() bool {
 		return value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) > 0
 	})
-	heraldtest.Must(t, tx.Commit(t.Context()))
+	commit()
 	r := <-result
 	if r.No == 0 {
 		t.Fatalf("%+v", r)
@@ -238,11 +233,7 @@ func TestCredentialReplacedDuringFirstLease(t *testing.T) {
 			s := newStore(t)
 			old := oauthFor(t, k, storetest.Agent(1), "old")
 			storeToken(t, s, old)
-			tx, err := s.Conns.Begin(t.Context())
-			heraldtest.Must(t, err)
-			defer func() { _ = tx.Rollback(t.Context()) }()
-			_, err = tx.Exec(t.Context(), records.Statements.Text("lease_renewal"), old.ChainID, old.Registry, old.ID, old.Origin, time.Minute, nil)
-			heraldtest.Must(t, err)
+			commit := holdOpen(t, s, records.Statements.Text("lease_renewal"), old.ChainID, old.Registry, old.ID, old.Origin, time.Minute, nil)
 			login := oauthFor(t, k, storetest.Agent(1), "login")
 			if access {
 				login.Access = &records.Access{Ciphertext: sealed(t, k, "came with it", login.AccessBinding())}
@@ -255,7 +246,7 @@ func TestCredentialReplacedDuringFirstLease(t *testing.T) {
 			heraldtest.Await(t, "it waits for the lock, or ends", func() bool {
 				return len(result) > 0 || value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) > 0
 			})
-			heraldtest.Must(t, tx.Commit(t.Context()))
+			commit()
 			heraldtest.Must(t, <-result)
 			var seen []byte
 			if access {

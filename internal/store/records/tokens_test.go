@@ -54,12 +54,8 @@ func TestSetToken(t *testing.T) {
 	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 0 || tasks != nil || err != nil || row() != "1 pending" {
 		t.Fatal(n, tasks, err, row()) // the agent has no row yet
 	}
-	for from := 1; from <= 1100; from += 500 {
-		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
-	}
 	accept(t, s, feedbacks(2, 1, 1)...)
-	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'auth_required', handed_at = NULL`)
-	exec(t, s, `UPDATE herald.deliveries SET reason = 'held_unknown' WHERE agent_id = 1 AND order_seq = 7`)
+	holdMany(t, s, outcome.AuthRequired)
 	exec(t, s, `UPDATE herald.agents SET state = 'needs_auth'`)
 	released, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "two"))
 	if released != 1099 || len(toRun(tasks)) != ledger.MaxDispatchedPerAgent || len(tasks) != ledger.MaxDispatchedPerAgent+released || err != nil || row() != "2 pending" || countDispatched(t, s) != ledger.MaxDispatchedPerAgent {
@@ -69,8 +65,7 @@ func TestSetToken(t *testing.T) {
 		got := value[int](t, s, `SELECT order_seq::int FROM herald.deliveries WHERE id = $1`, tasks[i].ID)
 		heraldtest.Equal(t, fmt.Sprint("the feedback of task ", i), got, want)
 	}
-	heraldtest.Equal(t, "are held",
-		value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`), 2)
+	heraldtest.Equal(t, "held deliveries", countHeld(t, s), "1:1 2:1")
 	list, held, err := s.AgentTokens(t.Context(), a)
 	if err != nil || held || len(list) != 1 || list[0].UpdatedAt.Before(list[0].CreatedAt) {
 		t.Fatal(list, held, err)
