@@ -134,10 +134,3 @@ func markdown(docs []Doc) string {
 	}
 	return b.String()
 }
-
-func TestMarkdown(t *testing.T) {
-	t.Parallel()
-	const want = "- `A_<id>`: a|b \\*c\n- `B` (`1s`, `2s`): b\n- `C`, `C_FILE` (known address): c\n"
-	got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c Also as C_FILE."}})
-	heraldtest.Equal(t, "the page", got, want)
-}
