@@ -59,30 +59,11 @@ func TestPanicIsASentence(t *testing.T) {
 		connect connector
 	}{
 		"\nenqueue: stopped by a fault in Herald: runtime error: invalid memory address": {strings.NewReader("x"), broken},
-		"enqueue: reading stopped because of a fault in Herald: the reader is broken. ":  {half, to(&jobList{}, &released)},
+		"enqueue: reading stopped because of a fault in Herald: the reader is broken. ":  {half, to(newJobList(t), &released)},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), process{nil, nil, c.stdin, &stdout, &stderr}, c.connect)
 		heraldtest.Equal(t, "the exit code", code, exitFailed)
 		heraldtest.Contains(t, "the error", "\n"+stderr.String(), says, "connect_test.go:")
-	}
-}
-
-func TestFlagsOfTheProgram(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		args           []string
-		code           int
-		stdout, stderr string
-	}{
-		"version":    {[]string{"--version"}, 0, "enqueue devel (go1.", ""},
-		"no time":    {[]string{"--timeout", "0s"}, exitMisuse, "", "enqueue: --timeout 0s is not longer than 0s"},
-		"not a time": {[]string{"--timeout", "soon"}, exitMisuse, "", "enqueue: --timeout"},
-	} {
-		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), process{c.args, nil, strings.NewReader(""), &stdout, &stderr}, nowhere)
-		if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) || !strings.HasPrefix(stderr.String(), c.stderr) {
-			t.Errorf("%s: code %d, %q, %q", name, code, stdout.String(), stderr.String())
-		}
 	}
 }

@@ -63,6 +63,9 @@ func TestRun(t *testing.T) {
 		"files":        {args: []string{first, second}, code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
 		"file, dash":   {args: []string{first, "-"}, stdin: feedback(9), code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
 		"json":         {args: []string{"--json"}, stdin: feedback(1), code: 0, stdout: `{"verdict":"accepted","line":1,"id":"`, stderr: "1 accepted", accepted: 1},
+		"version":      {args: []string{"--version"}, code: 0, stdout: "enqueue devel (go1."},
+		"no time":      {args: []string{"--timeout", "0s"}, code: 2, stderr: "enqueue: --timeout 0s is not longer than 0s"},
+		"not a time":   {args: []string{"--timeout", "soon"}, code: 2, stderr: "enqueue: --timeout"},
 		"help":         {args: []string{"--help"}, code: 0, stdout: "Usage: enqueue"},
 		"flag":         {args: []string{"--nonsense"}, code: 2, stderr: "enqueue: unknown flag --nonsense"},
 		"no file":      {args: []string{first + "x"}, code: 2, stderr: "no such file"},
@@ -78,7 +81,8 @@ func TestRun(t *testing.T) {
 			if ctx == nil {
 				ctx = t.Context()
 			}
-			l, released := &jobList{fail: c.fail}, 0
+			l, released := newJobList(t), 0
+			l.fail = c.fail
 			conn := to(l, &released)
 			if c.away {
 				conn = nowhere
@@ -88,7 +92,7 @@ func TestRun(t *testing.T) {
 			if code != c.code || !strings.Contains(stdout.String(), c.stdout) || (c.stdout == "") != (stdout.Len() == 0) || !strings.Contains(stderr.String(), c.stderr) {
 				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 			}
-			heraldtest.Equal(t, "rows", len(l.rows), c.accepted)
+			heraldtest.Equal(t, "accepted jobs", l.accepted, c.accepted)
 			if want := len(l.batches); min(want, 1) > released || released > 1 {
 				t.Errorf("released %d times", released)
 			}

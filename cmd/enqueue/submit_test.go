@@ -13,9 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -36,15 +38,25 @@ func key(index int) string {
 	return fmt.Sprintf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/%s/%d#NewFeedback", client, index)
 }
 
-// jobList is an in-memory intake. It uses the real parser and stores rows in a map.
+// jobList is an intake whose ledger is the model.
 type jobList struct {
-	rows    map[string]job.Job
-	batches []int         // number of bodies in each Submit
-	fail    error         // returned by the next Submit
-	called  chan struct{} // if set, receives one value per Submit
+	*intake.Intake
+	accepted int
+	batches  []int         // number of bodies in each Submit
+	fail     error         // returned by each Submit
+	called   chan struct{} // if set, receives one value per Submit
 }
 
-func (l *jobList) Submit(ctx context.Context, bodies [][]byte, _ ledger.Source) ([]intake.Answer, error) {
+func newJobList(t testing.TB) *jobList {
+	t.Helper()
+	keys, err := secret.Create()
+	heraldtest.Must(t, err)
+	in, err := intake.New(intake.Config{Ledger: model.New(time.Now), Sealer: keys})
+	heraldtest.Must(t, err)
+	return &jobList{Intake: in}
+}
+
+func (l *jobList) Submit(ctx context.Context, bodies [][]byte, from ledger.Source) ([]intake.Answer, error) {
 	l.batches = append(l.batches, len(bodies))
 	if l.called != nil {
 		defer func() { l.called <- struct{}{} }()
@@ -55,33 +67,13 @@ func (l *jobList) Submit(ctx context.Context, bodies [][]byte, _ ledger.Source) 
 	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
 		return nil, errors.New("a commit is bounded in time, and not ended by a signal")
 	}
-	if l.rows == nil {
-		l.rows = map[string]job.Job{}
-	}
-	out := make([]intake.Answer, len(bodies))
-	for i, body := range bodies {
-		j, err := job.Parse(body, job.Limits{})
-		if refusal, ok := errors.AsType[*job.Refusal](err); ok {
-			out[i] = intake.Answer{Verdict: intake.Refused, Path: refusal.Path, Problem: refusal.Problem}
-			continue
+	answers, err := l.Intake.Submit(ctx, bodies, from)
+	for _, a := range answers {
+		if a.Verdict == ledger.Accepted {
+			l.accepted++
 		}
-		known, there := l.rows[j.Key()]
-		field, differs := j.Conflict(known)
-		switch {
-		case j.Kind == job.KindAgentUpdated:
-			out[i] = intake.Answer{Verdict: ledger.Refreshed}
-			continue
-		case !there:
-			out[i].Verdict, l.rows[j.Key()] = ledger.Accepted, j
-		case differs:
-			out[i].Verdict, out[i].Path = ledger.Conflict, field
-			out[i].Problem = intake.DescribeConflict(ledger.Acceptance{Verdict: ledger.Conflict, Field: field, Stored: known.ContentValue(field)}, j)
-		default:
-			out[i].Verdict = ledger.Known
-		}
-		out[i].ID, out[i].Key = j.ID(), j.Key()
 	}
-	return out, nil
+	return answers, err
 }
 
 func from(r io.Reader) []intake.Source { return []intake.Source{{Reader: r}} }
@@ -125,7 +117,7 @@ func TestSubmit(t *testing.T) {
 	}
 	for format, asJSON := range []bool{false, true} {
 		var out bytes.Buffer
-		got, err := submitJobs(t.Context(), &jobList{}, from(strings.NewReader(in)), newPrinter(&out, asJSON), quiet())
+		got, err := submitJobs(t.Context(), newJobList(t), from(strings.NewReader(in)), newPrinter(&out, asJSON), quiet())
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the tally", got,
 			tally{ledger.Accepted: 3, ledger.Known: 1, ledger.Refreshed: 1, ledger.Conflict: 1, intake.Refused: 4})
@@ -153,7 +145,7 @@ func TestSubmitNamesFileAndLine(t *testing.T) {
 			`{"verdict":"refused","file":"b \u001b[2J.jsonl","line":1,`, `{"verdict":"accepted","file":"b \u001b[2J.jsonl","line":2,`},
 	} {
 		var out bytes.Buffer
-		got, err := submitJobs(t.Context(), &jobList{}, in(), newPrinter(&out, asJSON), quiet())
+		got, err := submitJobs(t.Context(), newJobList(t), in(), newPrinter(&out, asJSON), quiet())
 		if err != nil || got[ledger.Accepted] != 2 || got[intake.Refused] != 2 || len(lines(out.String())) != 4 {
 			t.Fatalf("%+v, %v\n%s", got, err, out.String())
 		}
@@ -171,7 +163,7 @@ func TestSubmitNothing(t *testing.T) {
 	long := strings.Repeat("x", limit+1) + "\n"
 	for in, refused := range map[string]int{"": 0, "\n": 0, " \n\r\n\t": 0, long + long: 2} {
 		var out bytes.Buffer
-		l := &jobList{}
+		l := newJobList(t)
 		got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 		if err != nil || got[intake.Refused] != refused || strings.Count(out.String(), "\n") != refused || len(l.batches) > 0 {
 			t.Errorf("%.10q: %+v, %v, %.100q", in, got, err, out.String())
@@ -186,7 +178,7 @@ func TestSubmitBatches(t *testing.T) {
 		in.WriteString(feedback(i+1) + "\n")
 	}
 	var out bytes.Buffer
-	l := &jobList{}
+	l := newJobList(t)
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got[ledger.Accepted] != 2*batch+1 {
 		t.Fatalf("%+v, %v", got, err)
@@ -212,7 +204,7 @@ func TestSubmitBatches(t *testing.T) {
 	for i := range 80 {
 		in.WriteString(feedback(i+1) + strings.Repeat(" ", limit-200) + "\n")
 	}
-	l = &jobList{}
+	l = newJobList(t)
 	got, err = submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
 	if err != nil || got[ledger.Accepted] != 80 || len(l.batches) < 3 {
 		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
@@ -225,7 +217,8 @@ func TestSubmitSlowProducer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
-		l := &jobList{called: make(chan struct{})}
+		l := newJobList(t)
+		l.called = make(chan struct{})
 		var out bytes.Buffer
 		done := make(chan error)
 		go func() {
@@ -252,7 +245,8 @@ func TestSubmitStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		r, w := io.Pipe()
-		l := &jobList{called: make(chan struct{})}
+		l := newJobList(t)
+		l.called = make(chan struct{})
 		var out bytes.Buffer
 		type result struct {
 			tally
@@ -287,20 +281,22 @@ func TestSubmitFaults(t *testing.T) {
 	one := feedback(1) + "\n"
 
 	var out bytes.Buffer
-	got, err := submitJobs(t.Context(), &jobList{}, from(io.MultiReader(strings.NewReader(one+one[:10]), iotest.ErrReader(fault))), newPrinter(&out, false), quiet())
+	got, err := submitJobs(t.Context(), newJobList(t), from(io.MultiReader(strings.NewReader(one+one[:10]), iotest.ErrReader(fault))), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || got[ledger.Accepted] != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
 	out.Reset()
-	got, err = submitJobs(t.Context(), &jobList{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
+	failing := newJobList(t)
+	failing.fail = fault
+	got, err = submitJobs(t.Context(), failing, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
 	if !errors.Is(err, fault) || len(got) > 0 || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
-	_, err = submitJobs(t.Context(), &jobList{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false),
+	_, err = submitJobs(t.Context(), newJobList(t), from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false),
 		quiet())
 	heraldtest.Fails(t, "answers", err, fault)
 	// The reader's buffer is full of lines that will not be processed.
-	_, err = submitJobs(t.Context(), &jobList{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))),
+	_, err = submitJobs(t.Context(), failing, from(strings.NewReader(strings.Repeat(one, 10*batch))),
 		newPrinter(&out, false), quiet())
 	heraldtest.Fails(t, "commit", err, fault)
 }
@@ -314,11 +310,4 @@ func TestPrinterConflict(t *testing.T) {
 	heraldtest.Must(t, p.flush())
 	want := "conflict 00000000-0000-0000-0000-000000000000 k value is \"1\" in the committed job and \"2\" in this one\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
 	heraldtest.Equal(t, "out.String()", out.String(), want)
-}
-
-func TestShowTally(t *testing.T) {
-	t.Parallel()
-	for _, size := range []int64{0, 1000} {
-		newInputBar(io.Discard, size).showTally(tally{ledger.Known: 3}) // no terminal
-	}
 }
