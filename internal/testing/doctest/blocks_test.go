@@ -40,8 +40,16 @@ var skipReasons = []string{
 
 const ownServices = "own services"
 
-// optionalTools are programs that some machines lack. Without its program, a block marked "run with" is skipped.
-var optionalTools = []string{"jq", "psql"}
+// optionalPrograms are programs that some machines lack, with functions that look for them. Without its program, a block
+// marked "run with" is skipped.
+var optionalPrograms = map[string]func() error{
+	"jq":   func() error { _, err := exec.LookPath("jq"); return err },
+	"psql": func() error { _, err := exec.LookPath("psql"); return err },
+	"redis-cli": func() error {
+		_, _, err := trial.FindRedisCLI()
+		return err
+	},
+}
 
 var (
 	marker = regexp.MustCompile(`^<!-- (not run|run with): (.*) -->$`)
@@ -91,31 +99,24 @@ func parsePage(page string) (blocks []block, faults []error) {
 }
 
 func (b *block) mark(kind, text string, fault func(line int, format string, args ...any)) {
-	switch {
-	case kind == "not run" && slices.Contains(skipReasons, text):
+	if kind == "not run" {
+		if !slices.Contains(skipReasons, text) {
+			fault(b.line-1, "not run: %q is not one of %q", text, skipReasons)
+			return
+		}
 		b.skip = text
-	case kind == "run with" && text == ownServices:
-		b.with = text
-	case kind == "run with" && text == ownServices+" and psql":
-		b.with = ownServices
-		if _, err := exec.LookPath("psql"); err != nil {
-			b.skip = "needs psql"
+		return
+	}
+	for need := range strings.SplitSeq(text, " and ") {
+		find, isProgram := optionalPrograms[need]
+		switch {
+		case need == ownServices:
+			b.with = ownServices
+		case !isProgram:
+			fault(b.line-1, "run with: %q is neither %q nor one of the optional programs", need, ownServices)
+		case find() != nil:
+			b.skip = "needs " + need
 		}
-	case kind == "run with" && text == ownServices+" and redis-cli":
-		b.with = ownServices
-		if _, _, err := trial.FindRedisCLI(); err != nil {
-			b.skip = "needs redis-cli"
-		}
-	case kind == "run with" && slices.Contains(optionalTools, strings.Split(text, " and ")[0]):
-		for tool := range strings.SplitSeq(text, " and ") {
-			if !slices.Contains(optionalTools, tool) {
-				fault(b.line-1, "run with: %q is not one of %q", tool, optionalTools)
-			} else if _, err := exec.LookPath(tool); err != nil {
-				b.skip = "needs " + tool
-			}
-		}
-	default:
-		fault(b.line-1, "%s: %q is not one of the known ways: %q, %q", kind, text, skipReasons, ownServices)
 	}
 }
 
@@ -227,6 +228,7 @@ func TestParsePage(t *testing.T) {
 		{"own services", "<!-- run with: own services -->\n```sh\nls\n```\n", "2:1::own services", 0},
 		{"another language", "```json\n{}\n```\n```\naccepted <id>\n```\n", "", 0},
 		{"an unknown reason", "<!-- not run: too slow -->\n```sh\nls\n```\n", "2:1::", 1},
+		{"an unknown program", "<!-- run with: own services and sqlplus -->\n```sh\nls\n```\n", "2:1::own services", 1},
 		{"a marker of nothing", "<!-- not run: needs npm -->\n\n```sh\nls\n```\n", "3:1::", 1},
 		{"commands in disguise", "```\nbin/worker doctor\n```\n", "", 1},
 		{"bash", "```bash\nls\n```\n", "", 1},

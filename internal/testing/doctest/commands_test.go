@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -447,6 +446,7 @@ func TestFaultsAreFound(t *testing.T) {
 		{"a program that is not there", "bin/worcker doctor", "127"},
 		{"a target that is not there", "make tset", "tset"},
 		{"a placeholder", "curl https://…", "nothing stands for"},
+		{"a name in brackets", "bin/worker delivery show <id>", "nothing stands for"},
 		{"a second worker", "bin/worker", "beside the demo"},
 		{"what would read the commands to come", "cat", ""},
 		{"a stream", "while echo event; do sleep 1; done   # until Ctrl-C", ""},
@@ -470,25 +470,5 @@ func TestFaultsAreFound(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
-	}
-}
-
-// TestShellEnds: background jobs of a page end with its shell.
-func TestShellEnds(t *testing.T) {
-	t.Parallel()
-	s, err := startShell(t.TempDir(), ".", "", os.Environ())
-	heraldtest.Must(t, err)
-	said, err := s.must("sleep 1000 & echo $!")
-	heraldtest.Must(t, err)
-	var pid int
-	if _, err := fmt.Sscan(said, &pid); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.close(); err != nil {
-		t.Error(err)
-	}
-	err = poll(t.Context(), "the job to end", func(context.Context) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
-	if err != nil {
-		t.Error(err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"testing"
 )
 
 // substitution replaces text that a page cannot know by text that can run. The list is complete; CONTRIBUTING.md
@@ -50,18 +49,4 @@ func (s *session) substitute(text string) (string, error) {
 		return "", fmt.Errorf("nothing stands for %q: write something real, or add a substitution", left)
 	}
 	return text, nil
-}
-
-func TestSubstitute(t *testing.T) {
-	t.Parallel()
-	s := &session{world: &world{rpc: "http://127.0.0.1:1"}, agentName: "31337:0"}
-	if got, err := s.substitute("RPC_URL_8453=https://… bin/worker agent show 8453:42 < token.txt"); err != nil ||
-		got != "RPC_URL_31337=http://127.0.0.1:1 bin/worker agent show 31337:0 < token.txt" {
-		t.Errorf("got %q, %v", got, err)
-	}
-	for _, left := range []string{"curl https://…", "bin/worker delivery show <id>"} {
-		if got, err := s.substitute(left); err == nil {
-			t.Errorf("%q became %q", left, got)
-		}
-	}
 }
