@@ -3,16 +3,12 @@ package trial
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
 )
@@ -26,10 +22,9 @@ const (
 // answers, and at the same time a delivery to a healthy agent. Every byte of the files is a quotation mark, which takes
 // two bytes in JSON.
 func TestHangingLargeArguments(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells the most memory that a process has held")
-	}
-	h := startHanger(t)
+	needLinux(t)
+	h := &hanger{done: make(chan struct{})}
+	h.urls = serveAt(t, h, 1, hangingCalls)
 	w := startOneWorker(t, "hanging", bombTime, 1, hangingSlots, "HERALD_LEASE=120s", "HERALD_CALL_TIMEOUT=60s")
 	var lines strings.Builder
 	for i := range hangingCalls {
@@ -49,39 +44,15 @@ func TestHangingLargeArguments(t *testing.T) {
 		return int(h.calls.Load())+len(putOff) >= hangingCalls, err
 	}))
 	w.checkCalled(w.agents.Line(0, 0))
-	peak, err := w.worker.Status()
-	w.must(err)
-	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak.VmHWM>>20))
-	if peak.VmHWM > mostMemory {
-		t.Errorf("the worker held %d MiB, %d are allowed", peak.VmHWM>>20, mostMemory>>20)
-	}
+	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", w.checkMemory()))
 	close(h.done) // otherwise the worker waits for its calls
 }
 
-// hanger serves large files, and agents that never answer a call. Each agent has its own address, because one address
-// gets only a part of the slots.
+// hanger serves large files, and agents that never answer a call.
 type hanger struct {
-	http.Server
 	urls  []string
 	calls atomic.Int64
 	done  chan struct{} // closed: held calls end
-}
-
-func startHanger(t *testing.T) *hanger {
-	h := &hanger{done: make(chan struct{})}
-	h.Handler = h
-	var serving sync.WaitGroup
-	t.Cleanup(func() {
-		_ = h.Close()
-		serving.Wait()
-	})
-	for i := range hangingCalls {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.1.%d:0", i+1))
-		heraldtest.Must(t, err)
-		h.urls = append(h.urls, "http://"+l.Addr().String())
-		serving.Go(func() { _ = h.Serve(l) })
-	}
-	return h
 }
 
 func (h *hanger) file(i int) []byte {

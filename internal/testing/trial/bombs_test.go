@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ipfs/go-cid"
 	"github.com/multiformats/go-multihash"
 )
@@ -37,9 +39,7 @@ const (
 // TestDecodingBombs gives a worker 32 valid documents at once, each of which would take a hundred times its size when
 // decoded, and at the same time a delivery to a healthy agent.
 func TestDecodingBombs(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells the most memory that a process has held")
-	}
+	needLinux(t)
 	b := &bomber{blocks: map[string][]byte{}}
 	b.Server = httptest.NewServer(b)
 	t.Cleanup(b.Close)
@@ -49,8 +49,7 @@ func TestDecodingBombs(t *testing.T) {
 	_, _, err := w.Enqueue(w.ctx, strings.NewReader(w.agents.Line(healthy, 0)))
 	w.must(err)
 	w.must(w.AwaitFinal(w.ctx))
-	before, err := w.worker.Status()
-	w.must(err)
+	before := w.checkMemory()
 
 	var lines strings.Builder
 	for i := range bombs {
@@ -62,14 +61,10 @@ func TestDecodingBombs(t *testing.T) {
 	w.checkCalled(w.agents.Line(healthy, 1))
 	w.must(w.AwaitFinal(w.ctx))
 	took := time.Since(began)
-	peak, err := w.worker.Status()
-	w.must(err)
+	peak := w.checkMemory()
 	rows, err := w.Rows(w.ctx)
 	w.must(err)
-	t.Log(NewFigures("bombs", strconv.Itoa(bombs)).Add("before", before.VmHWM>>20).Add("peak", peak.VmHWM>>20).Add("took", took).Add("work", w.workTime()-working), CountStatus(rows))
-	if peak.VmHWM > mostMemory {
-		t.Errorf("the worker held %d MiB, %d are allowed", peak.VmHWM>>20, mostMemory>>20)
-	}
+	t.Log(NewFigures("bombs", strconv.Itoa(bombs)).Add("before", before).Add("peak", peak).Add("took", took).Add("work", w.workTime()-working), CountStatus(rows))
 	for want, n := range map[string]int{"rejected hash_mismatch": 8, "skipped no_document": 6, "delivered": 12 + 2} {
 		if got := CountStatus(rows)[want]; got < n {
 			t.Errorf("%d deliveries are %s, want %d: %v", got, want, n, CountStatus(rows))
@@ -92,6 +87,44 @@ func (w *oneWorker) checkCalled(line string) {
 	if waited > mostWait && worked > mostWork {
 		w.t.Errorf("the healthy agent was called after %s and %s of CPU time, %s and %s are allowed", waited, worked, mostWait, mostWork)
 	}
+}
+
+// serveAt serves h at n addresses of 127.0.network.0/24 until the test ends, and returns their URLs. Each agent has its
+// own address, because one address gets only a part of a worker's slots.
+func serveAt(t *testing.T, h http.Handler, network, n int) (urls []string) {
+	t.Helper()
+	server := &http.Server{Handler: h}
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+	for i := range n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.%d.%d:0", network, i+1))
+		heraldtest.Must(t, err)
+		urls = append(urls, "http://"+l.Addr().String())
+		serving.Go(func() { _ = server.Serve(l) })
+	}
+	return urls
+}
+
+func needLinux(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the most memory that a process has held")
+	}
+}
+
+// checkMemory fails the test if the worker has held more memory than allowed, and returns the most that it has held, in
+// MiB.
+func (w *oneWorker) checkMemory() (peak uint64) {
+	w.t.Helper()
+	status, err := w.worker.Status()
+	w.must(err)
+	if peak = status.VmHWM >> 20; peak > mostMemory>>20 {
+		w.t.Errorf("the worker held %d MiB, %d are allowed", peak, mostMemory>>20)
+	}
+	return peak
 }
 
 // workTime returns the CPU time that the worker has used.

@@ -183,14 +183,20 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 			foreign.agent.origin(serial), "Bearer "+foreignToken))
 	}
 	foreign.submit = func(lines []string) {
-		o := w.Redis.Client().Options()
-		c := asynq.NewClient(asynq.RedisClientOpt{Network: o.Network, Addr: o.Addr, Password: o.Password})
-		defer func() { _ = c.Close() }()
 		for _, line := range lines {
-			_, err := c.EnqueueContext(w.ctx, asynq.NewTask("NewFeedback", []byte(line)))
-			w.must(err)
+			w.addTask(line)
 		}
 	}
+}
+
+// addTask puts a job into Redis, as another program does.
+func (w *canaryWorld) addTask(line string, options ...asynq.Option) {
+	w.t.Helper()
+	o := w.Redis.Client().Options()
+	c := asynq.NewClient(asynq.RedisClientOpt{Network: o.Network, Addr: o.Addr, Password: o.Password})
+	defer func() { _ = c.Close() }()
+	_, err := c.EnqueueContext(w.ctx, asynq.NewTask("NewFeedback", []byte(line)), options...)
+	w.must(err)
 }
 
 // serversFile writes the operator's servers file, which names the endpoints of stored too. Its secrets are in the worker's
@@ -440,15 +446,8 @@ func (w *canaryWorld) refusedJobs() {
 		w.t.Errorf("jobs were taken that have to be refused: %s", said)
 	}
 	w.see("commands", "enqueue of what is refused", []byte(said))
-	foreign := asynq.NewTask("NewFeedback", []byte(w.job(900, 2, "answer", "", fmt.Sprintf(endpoint, `{"Host":"`+w.secret(foreignSecrets[1], "/")+`"}`))))
-	o := w.Redis.Client().Options()
-	c := asynq.NewClient(asynq.RedisClientOpt{Network: o.Network, Addr: o.Addr, Password: o.Password})
-	defer func() { _ = c.Close() }()
-	_, err = c.EnqueueContext(w.ctx, foreign)
-	w.must(err)
-	waiting := asynq.NewTask("NewFeedback", []byte(w.job(900, 3, "answer", "", fmt.Sprintf(endpoint, `{"X-A":"`+w.secret(waitingSecret, "/")+`"}`))))
-	_, err = c.EnqueueContext(w.ctx, waiting, asynq.ProcessIn(time.Hour))
-	w.must(err)
+	w.addTask(w.job(900, 2, "answer", "", fmt.Sprintf(endpoint, `{"Host":"`+w.secret(foreignSecrets[1], "/")+`"}`)))
+	w.addTask(w.job(900, 3, "answer", "", fmt.Sprintf(endpoint, `{"X-A":"`+w.secret(waitingSecret, "/")+`"}`)), asynq.ProcessIn(time.Hour))
 	w.enqueue(fmt.Sprintf(`{"type":"NewFeedback","chainId":31337,"agentId":"901","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
 		`"identityRegistry":"0x%040x","reputationRegistry":"0x%040x","action":{"resolveEndpoint":true}}`+"\n", 1, 2, 3))
 }
