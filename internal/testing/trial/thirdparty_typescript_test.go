@@ -57,28 +57,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		a.receiveLate()
 	}
 
-	// Deliveries that wait before the worker starts are sent in batches.
-	heraldtest.Must(t, w.Terminate(g.ctx))
-	batches := make([][]uuid.UUID, len(agents))
-	for i, a := range agents {
-		var jobs []string
-		for n := range batchJobs {
-			jobs = append(jobs, fmt.Sprintf(`{"type":"NewFeedback","feedbackIndex":%d,"value":"95","valueDecimals":0}`, n+10))
-		}
-		batches[i] = a.enqueue(jobs...)
-	}
-	heraldtest.Must(t, w.Start())
-	for i, a := range agents {
-		a.await(1, batches[i]...)
-		for n := range batchJobs {
-			a.saidOnce("feedback", n+10)
-		}
-		inBatches := a.countTool("agent.receiveFeedbackBatch")
-		fmt.Println(NewFigures("thirdparty", a.name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
-		if inBatches == 0 {
-			t.Errorf("%s received no batch", a.name)
-		}
-	}
+	receiveBatches(w, agents...)
 	refuseForged(t, agents[0].url, "http://"+public)
 }
 
@@ -103,17 +82,20 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgen
 	for name, text := range map[string]string{agent: readme, kinds: string(script)} {
 		heraldtest.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
-	start := func(s stranger, port string) {
+	start := func(s stranger, port, feedback, revoked string) {
 		number, err := strconv.Atoi(port)
 		heraldtest.Must(t, err)
-		a := &packedAgent{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
+		a := &packedAgent{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp",
+			feedback: feedback, revoked: revoked}
 		a.process = s.listenAt(t, g, number, npm.Environment())
 		agents = append(agents, a)
 	}
-	start(stranger{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), agent}}, self)
+	start(stranger{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), agent}}, self,
+		"feedback %d from %s ", "revoked %d from %s")
 	for kind, known := range map[string]string{"sdk1": "", "sdk2": "2026-07-28", "fastmcp": ""} {
 		port := strconv.Itoa(freePort(t))
-		start(stranger{name: kind, known: known, args: []string{kinds, kind, port}}, port)
+		start(stranger{name: kind, known: known, args: []string{kinds, kind, port}}, port,
+			"feedback %[2]s %[1]d ", "revocation %[2]s %[1]d ")
 	}
 	return agents
 }
@@ -151,6 +133,8 @@ type packedAgent struct {
 	number  int
 	url     string
 	process *Process
+
+	feedback, revoked string // formats of what its handlers print: the index of the feedback and the client
 }
 
 // receiveOnce delivers a feedback, repeats the delivery, and delivers a revocation.
@@ -162,9 +146,9 @@ func (r *packedAgent) receiveOnce() {
 		r.t.Fatal(err)
 	}
 	r.await(2, first)
-	r.saidOnce("feedback", 1)
+	r.saidOnce(r.feedback, 1)
 	r.await(1, r.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)...)
-	r.saidOnce("revo", 1)
+	r.saidOnce(r.revoked, 1)
 }
 
 // receiveLate delivers a feedback at which the handler fails once.
@@ -208,21 +192,46 @@ func (r *packedAgent) await(attempts int, ids ...uuid.UUID) {
 	}
 }
 
-// saidOnce checks that a handler of the agent was called once for this feedback.
-func (r *packedAgent) saidOnce(what string, index int) {
+// saidOnce checks that a handler of the agent, which prints in this format, was called once for this feedback.
+func (r *packedAgent) saidOnce(format string, index int) {
 	r.t.Helper()
-	log, err := os.ReadFile(r.process.Log())
-	heraldtest.Must(r.t, err)
-	n := 0
-	for line := range strings.Lines(strings.ToLower(string(log))) {
-		words := strings.Fields(line)
-		if strings.HasPrefix(line, what) && strings.Contains(line, r.client()) && len(words) > 2 &&
-			(words[1] == strconv.Itoa(index) || words[2] == strconv.Itoa(index)) {
-			n++
-		}
+	log := strings.ToLower(r.log())
+	if line := fmt.Sprintf(format, index, r.client()); strings.Count(log, line) != 1 {
+		r.t.Errorf("%s did not say %q once:\n%s", r.name, line, log)
 	}
-	if n != 1 {
-		r.t.Errorf("agent %d said %q of feedback %d %d times:\n%s", r.number, what, index, n, log)
+}
+
+func (r *packedAgent) log() string {
+	r.t.Helper()
+	text, err := os.ReadFile(r.process.Log())
+	heraldtest.Must(r.t, err)
+	return string(text)
+}
+
+// receiveBatches delivers to the agents what waits before the worker starts, and so is sent in batches.
+func receiveBatches(w *Worker, agents ...*packedAgent) {
+	ctx, t := agents[0].ctx, agents[0].t
+	t.Helper()
+	heraldtest.Must(t, w.Terminate(ctx))
+	batches := make([][]uuid.UUID, len(agents))
+	for i, a := range agents {
+		var jobs []string
+		for n := range batchJobs {
+			jobs = append(jobs, fmt.Sprintf(`{"type":"NewFeedback","feedbackIndex":%d,"value":"95","valueDecimals":0}`, n+10))
+		}
+		batches[i] = a.enqueue(jobs...)
+	}
+	heraldtest.Must(t, w.Start())
+	for i, a := range agents {
+		a.await(1, batches[i]...)
+		for n := range batchJobs {
+			a.saidOnce(a.feedback, n+10)
+		}
+		inBatches := a.countTool("agent.receiveFeedbackBatch")
+		fmt.Println(NewFigures("thirdparty", a.name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
+		if inBatches == 0 {
+			t.Errorf("%s received no batch", a.name)
+		}
 	}
 }
 
