@@ -33,7 +33,12 @@ func TestMain(m *testing.M) {
 // sequences.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
-	return runOn(t, &command{}, env, args)
+	var stdout, stderr bytes.Buffer
+	defaults := []string{"HERALD_DATA=" + openFolder(t), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
+	a := &command{ctx: t.Context(), in: os.Stdin, out: &stdout, err: &stderr, tty: openTerminal}
+	code = runCommand(a, args, append(defaults, env...))
+	checkTerminal(t, args, stdout.String())
+	return code, stdout.String(), stderr.String()
 }
 
 // checkWorker runs the command, and checks its exit code and that its output contains a text. It returns the output.
@@ -44,17 +49,6 @@ func checkWorker(t testing.TB, env []string, code int, says string, args ...stri
 		t.Errorf("worker %v: exit code %d, want %d and %q\n%s%s", args, got, code, says, out, errs)
 	}
 	return out, errs
-}
-
-// runOn is worker with the backend of a.
-func runOn(t testing.TB, a *command, env, args []string) (code int, out, errs string) {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	defaults := []string{"HERALD_DATA=" + openFolder(t), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
-	a.ctx, a.in, a.out, a.err, a.tty = t.Context(), os.Stdin, &stdout, &stderr, openTerminal
-	code = runCommand(a, args, append(defaults, env...))
-	checkTerminal(t, args, stdout.String())
-	return code, stdout.String(), stderr.String()
 }
 
 // checkTerminal checks that the output of a command contains no control sequences.

@@ -64,8 +64,8 @@ func TestTokenSetClient(t *testing.T) {
 	held := d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
-	d.answers(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
-	d.answers(exitFailed, "note: it wants OAuth: `worker token set CHAIN:AGENT --client-id ID`, or `worker token login CHAIN:AGENT`", "", "", "agent", "check", s.AgentURL)
+	d.says(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "agent", "probe", "8453:42")
+	d.says(exitFailed, "note: it wants OAuth: `worker token set CHAIN:AGENT --client-id ID`, or `worker token login CHAIN:AGENT`", "agent", "check", s.AgentURL)
 	d.answers(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: there is no terminal to ask on whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
 		canary+"-secret", "", set...)
 	d.answers(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
@@ -92,31 +92,31 @@ func TestTokenSetClient(t *testing.T) {
 	if l := d.tokens(); len(l) != 1 || l[0].Scheme != records.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
 		t.Errorf("%+v", l)
 	}
-	d.answers(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
-	d.answers(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
+	d.says(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "token", "list")
+	d.says(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "agent", "show", "8453:42")
 	shown := decode[operator.Agent](t, d.answers(0, "", "", "", "agent", "show", "8453:42", "--json"))
 	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
 		t.Errorf("%+v", shown)
 	}
-	d.answers(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "", "", "doctor")
+	d.says(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "doctor")
 	a := d.audits()
 	heraldtest.Equal(t, "audits", len(a), 1)
 	heraldtest.Contains(t, "the audit", string(a[0].Filter), s.Issuer, `"herald"`, `"feedback"`)
 	d.nowhere()
 
-	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.says(0, "the token stored for its origin was sent", "agent", "probe", "8453:42", "--send")
 	if calls := s.Calls(); len(calls) != 1 || len(s.Tokens()) != 1 || calls[0].Token != s.Tokens()[0].Access {
 		t.Errorf("%+v", calls)
 	}
 	s.Revoke()
-	d.answers(0, "the agent refused the access token that was at hand, so that another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.says(0, "the agent refused the access token that was at hand, so that another one was asked for and sent", "agent", "probe", "8453:42", "--send")
 	if calls := s.Calls(); len(calls) != 2 || len(s.Tokens()) != 2 || calls[1].Token != s.Tokens()[1].Access {
 		t.Errorf("%+v", calls)
 	}
 	s.Unregister("herald")
 	s.Revoke()
-	d.answers(0, "a delivery is held (auth_required): no access token for "+origin, "", "", "agent", "probe", "8453:42")
-	d.answers(0, "is removed", "", "", "token", "remove", "8453:42", "--origin", origin)
+	d.says(0, "a delivery is held (auth_required): no access token for "+origin, "agent", "probe", "8453:42")
+	d.says(0, "is removed", "token", "remove", "8453:42", "--origin", origin)
 	if list, err := records.New(d.store).AccessAfter(t.Context(), nil); err != nil || len(list) != 0 {
 		t.Errorf("%+v %v", list, err)
 	}
@@ -165,7 +165,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
 		t.Errorf("%+v", c)
 	}
-	d.answers(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
+	d.says(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "doctor")
 
 	asked := len(s.Requests())
 	d.answers(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)
@@ -224,10 +224,10 @@ func TestTokenSetClientMisuse(t *testing.T) {
 		d.answers(exitMisuse, c.says, c.stdin, "", append([]string{"token", "set", "8453:42"}, c.args...)...)
 	}
 	for _, args := range [][]string{{canary}, {"--client-secret=" + canary}, {"--client-secret", canary}, {"--api-key=" + canary}, {"--PassWord=" + canary}} {
-		d.answers(exitMisuse, "a token is given on stdin and never there", "", "", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
+		d.says(exitMisuse, "a token is given on stdin and never there", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
 	}
-	d.answers(exitMisuse, "replace it", "", "", "agent", "probe", "8453:42", "--token="+canary)
-	d.answers(exitMisuse, "unknown flag --issure, did you mean", "", "", "token", "set", "8453:42", "--issure=https://as.example")
+	d.says(exitMisuse, "replace it", "agent", "probe", "8453:42", "--token="+canary)
+	d.says(exitMisuse, "unknown flag --issure, did you mean", "token", "set", "8453:42", "--issure=https://as.example")
 	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
 		t.Errorf("something was stored: %+v", got)
 	}
@@ -269,7 +269,7 @@ func TestIssuerCanBeTyped(t *testing.T) {
 	s := oauthtest.New(t, oauthtest.Options{IssuerPath: "/$(id)"})
 	d.protects(s)
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
-	d.answers(exitMisuse, fmt.Sprintf("so say --origin %s --issuer '%s'", originOf(t, s.AgentURL), s.Issuer), "", "", set...)
+	d.says(exitMisuse, fmt.Sprintf("so say --origin %s --issuer '%s'", originOf(t, s.AgentURL), s.Issuer), set...)
 	s.NameIssuers(s.Issuer, "https://login.example/';id")
-	d.answers(exitMisuse, fmt.Sprintf("so say --issuer: '%s', (an address that cannot be typed safely)", s.Issuer), "", "", set...)
+	d.says(exitMisuse, fmt.Sprintf("so say --issuer: '%s', (an address that cannot be typed safely)", s.Issuer), set...)
 }

@@ -65,7 +65,7 @@ func TestTokenLogin(t *testing.T) {
 	if scheme != records.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
 		t.Errorf("%s %+v", scheme, c)
 	}
-	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.says(0, "the token stored for its origin was sent", "agent", "probe", "8453:42", "--send")
 	heraldtest.Equal(t, "calls", len(s.Calls()), 1)
 
 	s.Register("public", "")
@@ -100,7 +100,7 @@ func TestTokenLoginFinalSlash(t *testing.T) {
 	for _, args := range [][]string{nil, {"--issuer", s.Issuer}, {"--issuer", s.Issuer + "/"}, {"--issuer", s.Issuer, "--origin", originOf(t, s.AgentURL), "--resource", s.AgentURL}} {
 		d.login(0, "had by a login from "+s.Issuer, "", clicks, args...)
 		s.Revoke()
-		d.answers(0, "another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+		d.says(0, "another one was asked for and sent", "agent", "probe", "8453:42", "--send")
 	}
 	heraldtest.Equal(t, "calls", len(s.Calls()), 4)
 }
@@ -147,7 +147,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 		t.Errorf("%d requests for command lines that cannot be meant", n)
 	}
 	d.login(exitMisuse, "wants a private key in PEM on stdin (-----", canary, nil, "--client-id", "public", "--auth-method", "private_key_jwt")
-	d.answers(exitMisuse, "there is no terminal to ask on", "", "", "token", "login", "8453:42", "--client-id", "public")
+	d.says(exitMisuse, "there is no terminal to ask on", "token", "login", "8453:42", "--client-id", "public")
 	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 0)
 }
 
@@ -244,7 +244,7 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.login(exitMisuse, "say --auth-method, which there is one of client_secret_basic; or --auth-method none", canary, never, "--client-id", "known")
 	clicks := func(address string) { s.Visit(address) }
 	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
-	d.answers(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
+	d.says(0, s.Issuer+" revoked the login's refresh token and the last access token", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
 
 	b := &browser{visit: never}
 	d.watch = b.look

@@ -73,7 +73,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 					t.Errorf("%s: %+v", name, got)
 				}
 			} else {
-				d.answers(0, s.Issuer+tt.says, "", "", args...)
+				d.says(0, s.Issuer+tt.says, args...)
 			}
 			heraldtest.Equal(t, name+": stored tokens", len(d.tokens()), 0)
 			asked := s.Revocations()
@@ -98,7 +98,7 @@ func TestTokenRemoveOfClients(t *testing.T) {
 	origin := originOf(t, s.AgentURL)
 	d.answers(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
 	remove := []string{"token", "remove", "8453:42", "--origin", origin}
-	d.answers(0, s.Issuer+" revoked the last access token; still good there: the client and its secret or key. To end", "", "", remove...)
+	d.says(0, s.Issuer+" revoked the last access token; still good there: the client and its secret or key. To end", remove...)
 	if r := s.Revocations(); len(r) != 1 || r[0].Form.Get("token") != s.Tokens()[0].Access || r[0].Status != http.StatusOK {
 		t.Errorf("%+v", r)
 	}
@@ -118,7 +118,7 @@ func TestTokenRemoveOfClients(t *testing.T) {
 	// With a wrong keyset, the row is removed, but its content is unknown.
 	d.loggedIn(s, time.Now().Add(time.Hour))
 	d.with(heraldtest.Keyset(t))
-	d.answers(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)
+	d.says(0, s.Issuer+" revoked nothing (the credential stored for "+origin, remove...)
 	if l := d.tokens(); len(l) != 0 || len(s.Revocations()) != 1 {
 		t.Errorf("%+v", l)
 	}

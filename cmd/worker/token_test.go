@@ -70,7 +70,7 @@ func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs st
 		return k, nil
 	}}
 	a.backend = kept{attached{a}, d}
-	got := runCommand(a, args, slices.Concat([]string{"HERALD_DATA=" + d.t.TempDir()}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
+	got := runCommand(a, args, slices.Concat([]string{"HERALD_DATA=" + openFolder(d.t)}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
 	out, errs = stdout.String(), stderr.String()+k.shown.String()
 	if got != code {
 		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
@@ -94,7 +94,7 @@ func (d *desk) answers(code int, want, stdin, typed string, args ...string) (out
 
 func (d *desk) tokens() []operator.Token {
 	d.t.Helper()
-	out, _ := d.give(0, "", "", "token", "list", "--json")
+	out, _ := d.worker(0, "token", "list", "--json")
 	return decode[[]operator.Token](d.t, out)
 }
 
@@ -147,23 +147,23 @@ func TestTokenSet(t *testing.T) {
 	heraldtest.Equal(t, "the stored token", d.reveals("8453:42")["https://other.example"],
 		"header X-Api-Key "+canary+"2")
 	path := filepath.Join(t.TempDir(), "token")
-	d.answers(0, "warning: here the file cannot be read: no such file", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
-	d.answers(0, "warning: over plain http everybody on the way to http://10.0.0.1:8080 reads the token", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
+	d.says(0, "warning: here the file cannot be read: no such file", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
+	d.says(0, "warning: over plain http everybody on the way to http://10.0.0.1:8080 reads the token", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
 	heraldtest.Equal(t, "the stored token", d.reveals("8453:9")["http://10.0.0.1:8080"], "file Authorization "+path)
 	list := d.tokens()
 	if len(list) != 3 || list[0].Agent != "8453:9" || list[0].Scheme != "file" || list[1].State != "valid" || list[2].State != "soon" || list[1].Key == 0 {
 		t.Errorf("%+v", list)
 	}
-	d.answers(0, "8453:42 https://agent.example /mcp bearer Authorization", "", "", "token", "list")
+	d.says(0, "8453:42 https://agent.example /mcp bearer Authorization", "token", "list")
 	d.answers(0, "token stored for https://agent.example/mcp, sent as Authorization: Bearer token stored for https://other.example (every path), sent as the header X-Api-Key, until 20",
 		"", "", "agent", "show", "8453:42")
-	d.answers(0, "warn tokens 3 are stored; 1 expire within 7 days: 8453:42 for https://other.example at 20", "", "", "doctor")
+	d.says(0, "warn tokens 3 are stored; 1 expire within 7 days: 8453:42 for https://other.example at 20", "doctor")
 
 	d.answers(1, "no token of agent 8453:42 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" is stored for https://nobody.example", "", "",
 		"token", "remove", "8453:42", "--origin", "https://nobody.example")
 	d.answers(exitMisuse, "for this origin is stored for https://agent.example/mcp, and not for /evil: say --origin https://agent.example to remove it", "", "",
 		"token", "remove", "8453:42", "--origin", "https://agent.example/evil")
-	d.answers(0, "for https://other.example is removed; 0 held deliveries", "", "", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
+	d.says(0, "for https://other.example is removed; 0 held deliveries", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
 	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 2)
 	r, err := records.New(d.store).AgentRow(t.Context(), erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
 	if err != nil || r.Epoch != 3 || r.State == records.StateNeedsAuth {
@@ -202,13 +202,13 @@ func TestTokenMisuse(t *testing.T) {
 	}
 	d.answers(exitMisuse, "CHAIN:AGENT", canary, "", "token", "set", "42")
 	for _, args := range [][]string{{canary}, {"--token", canary}, {"--token=" + canary}, {"--expires=" + canary + "=x", canary}} {
-		out, errs := d.give(exitMisuse, "", "", append([]string{"token", "set", "8453:42"}, args...)...) // give checks the output for the canary
+		out, errs := d.worker(exitMisuse, append([]string{"token", "set", "8453:42"}, args...)...) // give checks the output for the canary
 		if out != "" || !strings.Contains(errs, "worker: ") {
 			t.Errorf("%s%s", out, errs)
 		}
 	}
-	d.answers(exitMisuse, "a token is given on stdin and never there", "", "", "token", "set", "8453:42", canary)
-	d.answers(exitMisuse, "missing flags: --chain", "", "", "token", "import")
+	d.says(exitMisuse, "a token is given on stdin and never there", "token", "set", "8453:42", canary)
+	d.says(exitMisuse, "missing flags: --chain", "token", "import")
 	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
 		t.Errorf("something was stored: %+v", got)
 	}
@@ -257,7 +257,7 @@ func TestTokenImport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
 	heraldtest.Must(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	load := []string{"token", "import", "--chain", "31337"}
-	out, errs := d.give(exitLeft, "", "", append(load, file)...)
+	out, errs := d.worker(exitLeft, append(load, file)...)
 	heraldtest.Contains(t, "the output", words(out),
 		fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", plain), fmt.Sprintf("3 31337:%s https://keyed.example /mcp X-Api-Key from data, ", keyed),
 		fmt.Sprintf("4 31337:%s - - - not stored: the registration names a header that its token is not sent in: the header Cookie", cookie),
@@ -282,7 +282,7 @@ func TestTokenImport(t *testing.T) {
 		d.answers(exitMisuse, says, text, "", load...)
 	}
 	d.answers(exitMisuse, "set RPC_URL_8453", "1,"+canary+"\n", "", "token", "import", "--chain", "8453")
-	d.answers(0, "there is nothing to store", "", "", load...)
+	d.says(0, "there is nothing to store", load...)
 
 	// `token set` without --origin uses the registration.
 	d.answers(0, "Send its token there, and nowhere else, as the header X-Api-Key?", canary, "y\n", "token", "set", "31337:"+keyed.String())
@@ -401,22 +401,22 @@ func TestTokenImportFromTable(t *testing.T) {
 
 	d.env = append(d.env, "OLD_DATABASE_URL="+old)
 	load := []string{"token", "import", "--chain", "31337", "--from", "OLD_DATABASE_URL"}
-	out, _ := d.give(exitLeft, "", "", load...)
+	out, _ := d.worker(exitLeft, load...)
 	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", agent),
 		"1 31337:-5 - - - not stored: its agent_id is no agent id", "3 31337:9999999 - - - not stored: ",
 		"1 tokens would be stored for 1 origins.")
 	heraldtest.Equal(t, "tokens that a dry run stored", len(d.tokens()), 0)
 	for range 2 { // the import can be repeated
-		d.answers(exitLeft, "1 of 1 tokens are stored for 1 origins", "", "", append(load, "--yes")...)
+		d.says(exitLeft, "1 of 1 tokens are stored for 1 origins", append(load, "--yes")...)
 		heraldtest.Equal(t, "the stored token", d.reveals("31337:" + agent.String())["https://agent.example"],
 			"bearer Authorization "+canary)
 	}
 	heraldtest.Equal(t, "the old table", table(), before)
-	d.answers(exitMisuse, "has no table elsewhere.agent_mcp_tokens", "", "", append(load, "--schema", "elsewhere")...)
-	d.answers(exitMisuse, "the name of an environment variable", "", "", "token", "import", "--chain", "31337", "--from", "postgres://x:"+canary+"@h/d")
-	d.answers(exitMisuse, "--from and FILE exclude each other", "", "", append(load, "file.csv")...)
+	d.says(exitMisuse, "has no table elsewhere.agent_mcp_tokens", append(load, "--schema", "elsewhere")...)
+	d.says(exitMisuse, "the name of an environment variable", "token", "import", "--chain", "31337", "--from", "postgres://x:"+canary+"@h/d")
+	d.says(exitMisuse, "--from and FILE exclude each other", append(load, "file.csv")...)
 	d.env = append(d.env, "OLD_DATABASE_URL=postgres://x:"+canary+"@h:port/d")
-	d.answers(exitMisuse, "is not a URL: expected postgres://", "", "", load...)
+	d.says(exitMisuse, "is not a URL: expected postgres://", load...)
 	d.nowhere()
 }
 
