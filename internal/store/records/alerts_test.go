@@ -13,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
@@ -252,7 +251,7 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 func TestAlertChecksInParts(t *testing.T) {
 	t.Parallel()
 	asked := &statementLog{}
-	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	s := newStoreWith(t, func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at, enabled)
 		SELECT 8453, '0xaa', n, now() - interval '10 days', now() - interval '9 days', n % 2 = 0 FROM generate_series(1, 3000) n`)
 	exec(t, s, `INSERT INTO herald.alerted_agents SELECT chain_id, identity_registry, agent_id,
