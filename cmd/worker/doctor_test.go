@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -176,6 +177,33 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
 		heraldtest.Lacks(t, "a queue that Herald does not read", f.Text, "email:send")
 	}
+}
+
+// idle is a handler of tasks that none calls.
+type idle struct{ queue.Handler }
+
+// TestDoctorComparesWorkers checks that the doctor reports workers that share only Redis or only Postgres, because each
+// other finding is ok then.
+func TestDoctorComparesWorkers(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	server, err := queue.NewServer(d.queue, queue.ServerConfig{Handler: idle{}, Concurrency: 1, Kinds: job.TaskTypes(),
+		ShutdownTimeout: time.Second})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, server.Start())
+	defer server.Shutdown()
+	heraldtest.Await(t, "asynq lists the server", func() bool { n, err := d.queue.CountReaders(); return err == nil && n == 1 })
+	report := func() {
+		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), records.Worker{ID: uuid.New(), Host: "a"}))
+	}
+
+	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "1 workers take tasks from this Redis database, and 0 of them use this Postgres: another Herald")
+	report()
+	for _, f := range diagnose(t, 0, d.env...).findings {
+		heraldtest.Lacks(t, "one worker with both", f.Text, "this Redis database")
+	}
+	report()
+	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "2 workers use this Postgres, and 1 of them take tasks from this Redis database. Give all the same REDIS_URL")
 }
 
 func TestDoctorCountsStuckDeliveries(t *testing.T) {

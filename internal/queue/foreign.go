@@ -209,6 +209,21 @@ func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 	return unread, nil
 }
 
+// CountReaders returns the number of running asynq servers that fetch tasks from Herald's lanes: each worker runs one.
+// A server that was killed counts for up to 10 seconds.
+func (q *Queue) CountReaders() (n int, err error) {
+	servers, err := q.inspector.Servers()
+	if err != nil {
+		return 0, fmt.Errorf("list the asynq servers in Redis: %w", err)
+	}
+	for _, s := range servers {
+		if s.Queues[string(First)] > 0 {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // WatchUnread logs a warning about each queue that ListUnread returns, once per queue. It calls ListUnread once a
 // minute and returns when ctx ends. If ticks is not nil, it calls ListUnread at each of these ticks instead.
 func (q *Queue) WatchUnread(ctx context.Context, kinds []string, ticks <-chan time.Time) {

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -152,7 +153,35 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if err := try(ctx, q.CheckServer); err != nil {
 		return reportFailure("%v", err)
 	}
-	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q), checkUnread(q))
+	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q), checkUnread(q),
+		d.compareWorkers(ctx, q))
+}
+
+// compareWorkers compares the workers that take tasks from this Redis with those that wrote their record into this
+// Postgres. A worker writes its record before it takes tasks, and deletes it afterwards. So if Redis has more, another
+// Herald uses the same Redis database. If Redis has fewer, workers of this Postgres use another Redis, unless they were
+// killed or are just starting.
+func (d *doctor) compareWorkers(ctx context.Context, q *queue.Queue) []Finding {
+	if !d.migrated {
+		return nil
+	}
+	workers, err := ask(ctx, d.store.Workers)
+	if err != nil {
+		return reportWarning("%v", err)
+	}
+	switch readers, err := q.CountReaders(); {
+	case err != nil:
+		return reportWarning("%v", err)
+	case readers > len(workers):
+		return reportWarning("%d workers take tasks from this Redis database, and %d of them use this Postgres: "+
+			"another Herald uses the same Redis database, and both delay each other's deliveries. Give each Herald a "+
+			"Redis database of its own (REDIS_URL)", readers, len(workers))
+	case readers < len(workers):
+		return reportWarning("%d workers use this Postgres, and %d of them take tasks from this Redis database. "+
+			"Give all the same REDIS_URL: otherwise they do not share the limits of calls, and may repeat calls after "+
+			"an outage. A worker that was killed counts for %s", len(workers), readers, ledger.WorkerGone)
+	}
+	return nil
 }
 
 // maxForeignTypes bounds the task types of other programs that are listed.
