@@ -206,6 +206,31 @@ func TestDoctorComparesWorkers(t *testing.T) {
 	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "2 workers use this Postgres, and 1 of them take tasks from this Redis database. Give all the same REDIS_URL")
 }
 
+// TestDoctorComparesKeysets checks that the doctor reports a running worker with another keyset, and a keyset without the
+// key that encrypted the signing keys, with which no worker starts.
+func TestDoctorComparesKeysets(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	env := append(d.env, "HERALD_PUBLIC_URL=https://herald.example")
+	diagnose(t, 0, env...).saysNothing("signing", doctor.MarkFail)
+	d.worker(0, "signing-key", "rotate")
+	key := d.keys().PrimaryID()
+	heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(),
+		records.Worker{ID: uuid.New(), Host: "elsewhere", Keys: []uint32{key}, SealsWith: key}))
+	same := diagnose(t, 0, env...)
+	same.saysNothing("keyset", doctor.MarkWarn)
+	same.says("signing", doctor.MarkOK, "1 signing keys can be used")
+
+	other := append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))
+	said := diagnose(t, 1, other...)
+	said.says("keyset", doctor.MarkWarn, "the worker on elsewhere")
+	said.says("signing", doctor.MarkFail, "no signing key can be used, and no worker starts")
+	_, _, errs := worker(t, other, "signing-key", "rotate")
+	said = diagnose(t, 0, other...)
+	said.says("signing", doctor.MarkWarn, "1 of 2 signing keys are encrypted with keys that HERALD_KEYSET lacks")
+	heraldtest.Equal(t, "faults", errs, "")
+}
+
 func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

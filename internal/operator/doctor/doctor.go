@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
 )
 
@@ -42,6 +43,8 @@ var checks = []check{
 	{"programs", (*doctor).findPrograms},
 	{"postgres", (*doctor).checkPostgres},
 	{"migrations", (*doctor).checkMigrations},
+	{"keyset", (*doctor).compareKeysets},
+	{"signing", (*doctor).checkSigningKeys},
 	{"tokens", (*doctor).checkTokens},
 	{"oauth", (*doctor).askIssuers},
 	{"redis", (*doctor).checkRedis},
@@ -135,4 +138,62 @@ func (d *doctor) checkKeyset(context.Context) []Finding {
 	}
 	_, err := d.Backend.Keyset()
 	return reportResult(err, "HERALD_KEYSET can be used")
+}
+
+// compareKeysets warns about running workers that cannot decrypt what this keyset encrypts, or the reverse. During a
+// rotation of keys, keysets differ, but each can decrypt what the others encrypt.
+func (d *doctor) compareKeysets(ctx context.Context) (findings []Finding) {
+	if !d.migrated {
+		return nil
+	}
+	keys, err := d.Backend.Keyset()
+	if err != nil {
+		return nil // checkKeyset reports the error
+	}
+	workers, err := ask(ctx, d.store.Workers)
+	if err != nil {
+		return reportWarning("%v", err)
+	}
+	for _, w := range workers {
+		if !w.HasKey(keys.PrimaryID()) || !keys.Has(w.SealsWith) {
+			findings = append(findings, reportWarning("the worker on %s (%s) has another keyset than this shell: "+
+				"it encrypts with key %d, this shell with key %d, and one cannot decrypt what the other encrypts. "+
+				"Give all workers the same keyset, and restart them", text.Printable(w.Host), w.ID, w.SealsWith,
+				keys.PrimaryID())...)
+		}
+	}
+	return findings
+}
+
+// checkSigningKeys checks that the keyset decrypts the signing keys. If it decrypts none, no worker starts. If none is
+// stored, the first worker makes one.
+func (d *doctor) checkSigningKeys(ctx context.Context) []Finding {
+	if !d.migrated || d.Settings.PublicURL == "" {
+		return nil
+	}
+	keys, err := d.Backend.Keyset()
+	if err != nil {
+		return nil // checkKeyset reports the error
+	}
+	stored, err := ask(ctx, d.store.SigningKeys)
+	if err != nil {
+		return reportFailure("%v", err)
+	}
+	var sealed []string
+	for _, k := range stored {
+		if id, ok := secret.KeyID(k.Ciphertext); !ok || !keys.Has(id) {
+			sealed = append(sealed, k.ID)
+		}
+	}
+	switch n := len(stored); {
+	case n == 0:
+		return nil
+	case len(sealed) == 0:
+		return reportOK("%d signing keys can be used", n)
+	case len(sealed) < n:
+		return reportWarning("%d of %d signing keys are encrypted with keys that HERALD_KEYSET lacks: %s",
+			len(sealed), n, firstFew(sealed))
+	}
+	return reportFailure("no signing key can be used, and no worker starts: the keys that encrypted %s are not in "+
+		"HERALD_KEYSET. Put the keyset back that has them, or run `worker signing-key rotate`", firstFew(sealed))
 }
