@@ -41,6 +41,7 @@ type feed struct {
 	events    []records.DeliveryEvent // the newest, in order
 	since     records.EventCursor     // position before the first of events
 	following bool                    // events is complete after since, and is kept up to date while listeners exist
+	losses    int                     // how often Postgres turned out to have lost events that the feed had read
 	listeners int
 	changed   chan struct{} // closed when new events may be available
 }
@@ -91,6 +92,9 @@ func (f *feed) readNext(ctx context.Context) error {
 			return err
 		}
 		f.mu.Lock()
+		if start.Xid < last.Xid {
+			f.losses++
+		}
 		f.since, f.events, f.following = start, nil, true
 		f.wakeListeners() // listeners read the events before start themselves
 		f.mu.Unlock()
@@ -98,8 +102,11 @@ func (f *feed) readNext(ctx context.Context) error {
 	}
 	for {
 		news, err := f.log.EventsAfter(ctx, last, feedBatch)
-		if err != nil || len(news) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(news) == 0 {
+			return f.checkPosition(ctx, last)
 		}
 		f.add(news)
 		if len(news) < feedBatch {
@@ -107,6 +114,25 @@ func (f *feed) readNext(ctx context.Context) error {
 		}
 		last = news[len(news)-1].Cursor
 	}
+}
+
+// checkPosition restarts the feed if its last position is after the end of the log. Then Postgres has lost events that
+// the feed had read, for example because a standby without them took over, or because a backup was restored. It gives
+// their transaction ids to new events, which would otherwise be omitted until the ids reach the last position.
+func (f *feed) checkPosition(ctx context.Context, last records.EventCursor) error {
+	end, err := f.log.LastEvent(ctx)
+	if err == nil && end.Xid < last.Xid {
+		f.restart()
+	}
+	return err
+}
+
+// countLosses returns how often Postgres has lost events, and the position before the events that the feed has in
+// memory.
+func (f *feed) countLosses() (losses int, since records.EventCursor) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.losses, f.since
 }
 
 // lastPosition returns the position of the last event in memory. The caller holds the lock.
@@ -201,6 +227,7 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 		return
 	}
 	filter := eventFilter{agent, statuses}
+	losses, _ := a.feed.countLosses() // before the position is read: a later loss may concern it
 	at, ahead, gap, err := a.startPosition(r)
 	if err != nil {
 		a.answerError(w, r, err)
@@ -221,14 +248,10 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	h.Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	s.write("retry: 2000\n")
-	if gap {
-		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
-	}
-	s.writePosition(at)
-	s.flush()
+	s.begin(at, gap)
 	ctx, stop := v.WhileAllowed(r.Context())
 	defer stop()
-	a.followEvents(ctx, s, filter, at, ahead)
+	a.followEvents(ctx, s, filter, at, ahead, losses)
 }
 
 // startPosition returns the position in Last-Event-ID, or the current one without it, and how far Postgres' clock, by
@@ -258,11 +281,16 @@ func (a *API) startPosition(r *http.Request) (at records.EventCursor, ahead time
 }
 
 // followEvents sends events until the listener disconnects, its token is revoked, or the worker stops. ahead is a
-// result of startPosition.
+// result of startPosition. losses is how often Postgres had lost events before. After another loss, the listener gets a
+// gap, and continues with the events that the feed has in memory.
 func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor,
-	ahead time.Duration) {
+	ahead time.Duration, losses int) {
 	alive := time.Tick(heartbeat)
 	for s.err == nil && ctx.Err() == nil {
+		if n, since := a.feed.countLosses(); n > losses {
+			losses, at = n, since
+			s.begin(at, true)
+		}
 		news, changed, err := a.feed.next(ctx, at)
 		if err != nil {
 			return // the listener reconnects with its position
@@ -304,6 +332,15 @@ func (s *eventStream) write(text string) {
 		_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout))
 		_, s.err = s.w.Write([]byte(text))
 	}
+}
+
+// begin writes the listener's position, after an event gap if events before the position may be missing.
+func (s *eventStream) begin(at records.EventCursor, gap bool) {
+	if gap {
+		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
+	}
+	s.writePosition(at)
+	s.flush()
 }
 
 // writePosition ends an event with its id. Without an event it only updates the listener's position.

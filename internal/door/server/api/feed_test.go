@@ -1,10 +1,17 @@
 package api
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -37,4 +44,50 @@ func TestListenerHoldsFewEvents(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "received events", received, feedSize)
+}
+
+// TestPostgresLosesEvents: after Postgres lost the newest transactions, it gives their ids to new ones. Listeners that
+// stay connected get a gap and then the new events. Otherwise they would get none until the ids reach their position.
+func TestPostgresLosesEvents(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	a := &API{feed: newFeed(records.New(st), time.Second, slog.Default())}
+	defer a.feed.join()()
+	heraldtest.Must(t, a.feed.readNext(t.Context()))
+	losses, at := a.feed.countLosses()
+	heraldtest.Must(t, a.feed.readNext(t.Context()))
+	if n, end := a.feed.countLosses(); n != losses || end != at {
+		t.Fatalf("%d losses at %s, although nothing was lost", n, end)
+	}
+
+	at.Xid += 1_000_000 // of transactions that Postgres has lost
+	a.feed.since = at
+	for range 2 { // the feed finds the loss, and then the new end
+		heraldtest.Must(t, a.feed.readNext(t.Context()))
+	}
+	if n, end := a.feed.countLosses(); n != losses+1 || end.Xid >= at.Xid {
+		t.Fatalf("%d losses at %s", n, end)
+	}
+	_, end := a.feed.countLosses()
+	a.feed.add([]records.DeliveryEvent{{Cursor: records.EventCursor{Xid: end.Xid + 1}, Kind: "new"}})
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	w := &writer{httptest.NewRecorder(), `"kind":"new"`, stop}
+	a.followEvents(ctx, &eventStream{w: w, control: http.NewResponseController(w)}, eventFilter{}, at, 0, losses)
+	heraldtest.Contains(t, "the stream", w.Body.String(), "event: gap", "id: "+end.String(), w.last)
+}
+
+// writer calls stop after it has written the text last.
+type writer struct {
+	*httptest.ResponseRecorder
+	last string
+	stop func()
+}
+
+func (w *writer) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), w.last) {
+		w.stop()
+	}
+	return w.ResponseRecorder.Write(b)
 }
