@@ -41,6 +41,9 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *ledger.Claim {
 	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.ensureAgent(r.agent)
 	r.Status, r.Reason, r.NextAttemptAt, r.updated = outcome.Running, "", time.Time{}, now
+	if delay := now.Add(uncheckedDelay); r.claimNo == 0 && !r.DelaysUntil.IsZero() && r.DelaysUntil.Before(delay) {
+		r.DelaysUntil = delay
+	}
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
 	r.History = append(r.History, ledger.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})

@@ -15,7 +15,7 @@ import (
 
 const (
 	// How long a delivery delays later ones of its ordering key (DelaysUntil).
-	uncheckedDelay = 10 * time.Second // from its acceptance, if its event was not checked yet
+	uncheckedDelay = 10 * time.Second // from its acceptance and from its first claim, if its event was not checked yet
 	pendingDelay   = 30 * time.Second // from its acceptance, if a check found its event not confirmed yet
 	confirmedDelay = 60 * time.Second // from the first claim that came past its check
 

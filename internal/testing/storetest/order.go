@@ -92,6 +92,20 @@ func (s *suite) OrderOneAtATime() {
 	s.expectDispatched(s.record(c, delivered).Next)
 }
 
+// OrderOfABacklog checks that feedback whose check begins later than 10 s after its acceptance, and is put off because the
+// worker has no slot, goes before a later one of its client that is checked at once.
+func (s *suite) OrderOfABacklog() {
+	s.verify()
+	tasks := s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2))
+	s.Advance(11 * time.Second)
+	first := s.record(s.claim(tasks[0]), ledger.Outcome{Status: outcome.Waiting, Reason: outcome.AgentBusy, Task: true, Free: true, Stage: "claim"})
+	second := s.bindEvent(s.claim(tasks[1]))
+	s.expect(!second.MayCall, "the later one may be called first")
+	s.expectDispatched(s.record(second, noTurn).Next)
+	tasks = s.expectDispatched(s.record(s.bindEvent(s.claim(*first.Task)), delivered).Next, feedbackBy(1, 2))
+	s.record(s.claim(tasks[0]), delivered)
+}
+
 // OrderSentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
 func (s *suite) OrderSentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))

@@ -2,6 +2,9 @@
 --
 -- @lease (interval)   @recent: how long an agent's success counts (interval)
 --
+-- A delivery may have waited in a backlog for longer than it delays others (parts/delays_until.sql). So its first claim,
+-- with which its check begins, delays them for 10 s again.
+--
 -- A follower (claim_followers.sql) has no task, so the claim gives it the next dispatch number and the turn. The
 -- attempt is counted before the call, so that a process that dies during the call leaves a trace (parts/lost.sql):
 -- unfinished is the number of the last earlier attempt without an outcome, 0: none.
@@ -13,6 +16,7 @@ claimed AS (
        SET status          = 'running',
            reason          = NULL,
            claim_no        = nextval('herald.claim_no'),
+           delays_until    = CASE WHEN claim_no IS NULL AND delays_until < now() + interval '10 s' THEN now() + interval '10 s' ELSE delays_until END,
            dispatch        = dispatch + CASE WHEN handed_at IS NULL THEN 1 ELSE 0 END,
            turn            = CASE WHEN handed_at IS NULL THEN order_hash IS NOT NULL ELSE turn END,
            claimed_at      = now(),
