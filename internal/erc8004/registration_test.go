@@ -154,56 +154,40 @@ func TestActive(t *testing.T) {
 	}
 }
 
+// TestNames checks which registrations name agent 606 of chain 2741, and those of a real
+// /.well-known/agent-registration.json.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	identity := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
-	for entry, want := range map[string]bool{
-		`{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      true,
-		`{"agentId":"606","agentRegistry":"eip155:2741:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}`:    true,
-		`{"agentId":606,"agentRegistry":"EIP155:2741:0X8004A169FB4A3325136EB29FA0CEB6D2E539A432"}`:      true,
-		`{"agentId":null,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
-		`{"agentId":607,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      false,
-		`{"agentId":606,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:         false,
-		`{"agentId":606,"agentRegistry":"eip155:2741:{identityRegistry}"}`:                              false,
-		`{"agentId":606.0,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:    false,
-		`{"agentId":"0x25e","agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:  false,
-		`{"agentId":6.06e2,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:   false,
-		`{"agentId":-606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:     false,
-		`{"agentId":606,"agentRegistry":"solana:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      false,
-		`{"agentId":606,"agentRegistry":"0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:                  false,
-		`{"agentId":606,"agentRegistry":2741}`:                                                          false,
-		`{"agentId":606,"agentRegistry":null}`:                                                          false,
-		`{"agentId":606}`:                                                                               false,
-		`{"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:                    false,
-		`{"agentId":" 606 ","agentRegistry":" eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`: true,
-		`{"AgentID":606,"AgentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`:      true,
-		`"eip155:2741:606"`: false,
-	} {
-		r, err := ParseRegistration([]byte(`{"registrations":[null,` + entry + `]}`))
-		heraldtest.Must(t, err)
-		heraldtest.Equal(t, entry, r.NamesAgent(2741, identity, big.NewInt(606)), want)
+	const registry = `"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`
+	named := []string{`{"agentId":606,` + registry, `{"agentId":"606","agentRegistry":"eip155:2741:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}`,
+		`{"agentId":606,"agentRegistry":"EIP155:2741:0X8004A169FB4A3325136EB29FA0CEB6D2E539A432"}`,
+		`{"agentId":" 606 ","agentRegistry":" eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`,
+		`{"AgentID":606,"AgentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}`}
+	others := []string{`"eip155:2741:606"`, `{"agentId":606}`, `{` + registry, `{"agentId":606,"agentRegistry":2741}`, `{"agentId":606,"agentRegistry":null}`}
+	for _, id := range []string{"null", "607", "606.0", `"0x25e"`, "6.06e2", "-606"} {
+		others = append(others, `{"agentId":`+id+`,`+registry)
 	}
-}
-
-// TestWellKnown parses a real /.well-known/agent-registration.json, and lists that name no agent.
-func TestWellKnown(t *testing.T) {
-	t.Parallel()
-	identity := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
-	for doc, want := range map[string]bool{
-		`{"registrations":[{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`: true,
-		`{"registrations":[]}`:   false,
-		`{"registrations":null}`: false,
-		`{"registrations":{"agentId":606,"agentRegistry":"eip155:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}}`: false,
-		`{}`: false,
-	} {
+	for _, registry := range []string{"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "solana:2741:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432",
+		"eip155:2741:{identityRegistry}", "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"} {
+		others = append(others, `{"agentId":606,"agentRegistry":"`+registry+`"}`)
+	}
+	docs := map[string]bool{`{"registrations":[` + named[0] + `]}`: true, `{"registrations":` + named[0] + `}`: false,
+		`{"registrations":[]}`: false, `{"registrations":null}`: false, `{}`: false}
+	for _, entry := range named {
+		docs[`{"registrations":[null,`+entry+`]}`] = true
+	}
+	for _, entry := range others {
+		docs[`{"registrations":[null,`+entry+`]}`] = false
+	}
+	for doc, want := range docs {
 		r, err := ParseRegistration([]byte(doc))
-		if err != nil || r.NamesAgent(2741, identity, big.NewInt(606)) != want {
-			t.Errorf("%s: %v", doc, err)
-		}
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, doc, r.NamesAgent(2741, identity, big.NewInt(606)), want)
 	}
 	// 0 is a valid agent id.
-	r, err := ParseRegistration([]byte(`{"registrations":[{"agentId":0,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`))
-	if err != nil || !r.NamesAgent(1, identity, new(big.Int)) {
+	r, err := ParseRegistration([]byte(`{"registrations":[{"agentId":0,` + registry + `]}`))
+	if err != nil || !r.NamesAgent(2741, identity, new(big.Int)) {
 		t.Errorf("agent 0: %v", err)
 	}
 }
