@@ -22,47 +22,25 @@ func replaces(first, second string) domain {
 	}
 }
 
-// TestDocumentBeingReplaced: the agent's owner is writing a new document, and a web server sends its first part. The agent's
-// deliveries do not end, because the document is read again. If that fails, they wait.
-func TestDocumentBeingReplaced(t *testing.T) {
+// TestBeingReplaced: a new document of the agent, or a new list of agents, is being written, and a web server sends its
+// first part. The agent's deliveries do not end, because the text is read again. If that fails, they wait. A page is no
+// part of a document or list.
+func TestBeingReplaced(t *testing.T) {
 	t.Parallel()
-	const uri = "https://agent.example/agent.json"
-	whole := document(`"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`)
-	for _, c := range []struct {
-		first, second string
-		want          string
+	const uri, origin = "https://agent.example/agent.json", "https://a.example"
+	for _, tt := range []struct {
+		whole, policy, tokenURI, at, ends string
 	}{
-		{"", whole, "ok"},
-		{whole[:40], whole, "ok"},
-		{whole[:40], "", "no_document"},
-		{whole[:40], "away", "unavailable"},
-		{"<html>", whole, "no_document"}, // a page is no part of a document
+		{document(mcpAt), resolver.BindingOff, uri, uri, "no_document"},
+		{"{" + naming(7) + "}", resolver.BindingRequire, data(document(mcpAt)), origin, "unbound"},
 	} {
-		w := newWorld(t, resolver.Config{Binding: resolver.BindingOff})
-		w.chain.set("1", uri)
-		w.domains.set(uri, replaces(c.first, c.second))
-		w.resolve(t, 1, 0, c.want)
-	}
-}
-
-// TestListBeingReplaced: the endpoint's owner is writing a new list of agents, and a web server sends its first part. The
-// agent's deliveries do not end, because the list is read again. If that fails, they wait.
-func TestListBeingReplaced(t *testing.T) {
-	t.Parallel()
-	whole := "{" + naming(7) + "}"
-	for _, c := range []struct {
-		first, second string
-		want          string
-	}{
-		{"", whole, "ok"},
-		{whole[:20], whole, "ok"},
-		{whole[:20], "", "unbound"},
-		{whole[:20], "away", "unavailable"},
-		{"<html>", whole, "unbound"}, // a page is no part of a list
-	} {
-		w := newWorld(t, resolver.Config{Binding: resolver.BindingRequire})
-		w.chain.set("7", data(document(mcpAt)))
-		w.domains.set("https://a.example", replaces(c.first, c.second))
-		w.resolve(t, 7, 0, c.want)
+		part := tt.whole[:20]
+		for _, c := range [][3]string{{"", tt.whole, "ok"}, {part, tt.whole, "ok"}, {part, "", tt.ends},
+			{part, "away", "unavailable"}, {"<html>", tt.whole, tt.ends}} {
+			w := newWorld(t, resolver.Config{Binding: tt.policy})
+			w.chain.set("7", tt.tokenURI)
+			w.domains.set(tt.at, replaces(c[0], c[1]))
+			w.resolve(t, 7, 0, c[2])
+		}
 	}
 }
