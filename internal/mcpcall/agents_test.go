@@ -1,6 +1,7 @@
 package mcpcall
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -326,6 +327,16 @@ func forgetful(refuse func(*request)) (a *agent, lost *atomic.Int32) {
 			}
 			q.pass()
 		}}}, lost
+}
+
+// reading passes the body of each request to read, and gives next the body that read returns.
+func reading(next http.Handler, read func(r *http.Request, body []byte) []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		body = read(r, body)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		next.ServeHTTP(w, r)
+	})
 }
 
 // blocking returns an answer that reports each request and answers when release is closed.

@@ -1,7 +1,6 @@
 package mcpcall
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,11 +54,7 @@ func TestQuotedIDs(t *testing.T) {
 	for name, h := range map[string]http.Handler{TransportHTTP: &agent{}, TransportSSE: &streamAgent{}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
-				r.Body = io.NopCloser(bytes.NewReader(numeric.ReplaceAll(body, []byte(`"id":"$1"`))))
-				h.ServeHTTP(w, r)
-			}))
+			srv := serve(t, reading(h, func(_ *http.Request, body []byte) []byte { return numeric.ReplaceAll(body, []byte(`"id":"$1"`)) }))
 			a := mustCall(t, newPool(t), Endpoint{Transport: name, URL: srv.URL}, Request{Tool: feedbackTool})
 			heraldtest.Equal(t, "the text", a.Text, "ok")
 		})
@@ -75,16 +70,14 @@ func TestIDsOfClientsDiffer(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
 			seen := map[string]int{}
-			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
+			srv := serve(t, reading(h, func(_ *http.Request, body []byte) []byte {
 				var message struct{ ID json.RawMessage }
 				if json.Unmarshal(body, &message) == nil && message.ID != nil {
 					mu.Lock()
+					defer mu.Unlock()
 					seen[string(message.ID)]++
-					mu.Unlock()
 				}
-				r.Body = io.NopCloser(bytes.NewReader(body))
-				h.ServeHTTP(w, r)
+				return body
 			}))
 			ep := Endpoint{Transport: name, URL: srv.URL}
 			if name == "modern" {

@@ -120,11 +120,8 @@ func TestHealth(t *testing.T) {
 	silent := whenSick(pass, statuses(http.StatusAccepted, ""))
 	stream := &streamAgent{on: answers{"ping": silent, "tools/list": silent}}
 	now := heraldtest.NewClock(time.Now())
-	settings := func(c *Config) {
-		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 30*time.Second
-	}
 	// Those that fall ill have a pool of their own, which gives them up soon. The others have all the time that they need.
-	ill, well := newPool(t, settings), newPool(t, settings)
+	ill, well := newPool(t, patient(now)), newPool(t, patient(now))
 	dir := t.TempDir()
 	stopped := command("plain:" + dir)
 	modernCommand := command("plain")

@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"bufio"
 	"bytes"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -74,13 +73,11 @@ func guard(t testing.TB, herald string, agent http.Handler) (*httptest.Server, *
 
 // inRevision replaces the protocol version that Herald requests by an older one.
 func inRevision(version string, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
+	return reading(next, func(_ *http.Request, body []byte) []byte {
 		if bytes.Contains(body, []byte(`"initialize"`)) {
 			body = bytes.ReplaceAll(body, []byte(legacyVersion), []byte(version))
 		}
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		next.ServeHTTP(w, r)
+		return body
 	})
 }
 

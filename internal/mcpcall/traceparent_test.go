@@ -1,10 +1,8 @@
 package mcpcall
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"testing"
@@ -31,9 +29,7 @@ func TestTraceparent(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
 			got := map[string]bool{} // "<header> <member of _meta>" of each tools/call
-			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
-				r.Body = io.NopCloser(bytes.NewReader(body))
+			srv := serve(t, reading(tt.agent, func(r *http.Request, body []byte) []byte {
 				var message struct {
 					Method string
 					Params struct {
@@ -43,13 +39,13 @@ func TestTraceparent(t *testing.T) {
 				_ = json.Unmarshal(body, &message)
 				header, member := r.Header.Get("traceparent"), message.Params.Meta["traceparent"]
 				mu.Lock()
+				defer mu.Unlock()
 				if message.Method == "tools/call" {
 					got[fmt.Sprint(header, " ", member)] = true
 				} else if header != "" || member != nil {
 					t.Errorf("%s %s came with traceparent %q, %v", r.Method, message.Method, header, member)
 				}
-				mu.Unlock()
-				tt.agent.ServeHTTP(w, r)
+				return body
 			}))
 			ep := tt.endpoint
 			ep.URL = srv.URL + "/sse"
