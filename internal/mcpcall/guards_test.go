@@ -34,7 +34,7 @@ import (
 //	{} to any method                               TestEras/legacy,_answers_{}_to_everything, TestEmptyAnswers
 //	initialize answered 400 … 429                  TestRefusedHandshakes
 //	500/429 with JSON that is not JSON-RPC         TestMisbehavingAgents/500_with_empty_JSON, …/429_with_JSON…
-//	404 with a JSON-RPC error, 2026-07-28          TestModernNotFound
+//	404 with a JSON-RPC error, 2026-07-28          TestSessionIsNotLost
 //	session unknown, answered 400                  TestSessionGone/400
 //	answer with another request id                 TestMisbehavingAgents/another_request's_id
 //	structuredContent without content              TestMisbehavingAgents/structured_without_content
@@ -189,15 +189,6 @@ func TestRefusedHandshakes(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestModernNotFound(t *testing.T) {
-	t.Parallel()
-	a := modern(answers{"tools/call": func(q *request) { q.refuse(http.StatusNotFound, -32601, "no tools here") }})
-	_, err := callHinted(t, a, modernVersion)
-	expectFailure(t, "the call", err, CallError{Stage: StageCall, Status: 404, Code: -32601, Written: true})
-	heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
-	heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), 1)
 }
 
 func TestHangingSessionEnd(t *testing.T) {

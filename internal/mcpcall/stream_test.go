@@ -19,33 +19,45 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// TestResumeRefused checks that a call is not repeated if the stream of its answer ended before the result and cannot
-// be resumed. The tool may have run.
-func TestResumeRefused(t *testing.T) {
+// TestSessionIsNotLost checks that a failure with a status that may mean a lost session does not count as one, and how
+// often the call is made: once if the tool may have run, twice if each new session refuses it.
+func TestSessionIsNotLost(t *testing.T) {
 	t.Parallel()
+	type row struct {
+		agent interface {
+			http.Handler
+			seen(method string) int
+		}
+		hint  string
+		want  CallError
+		says  string
+		calls int
+	}
+	rows := map[string]row{
+		"an agent that answers every call with 400": {agent: &agent{session: "s", on: answers{"tools/call": statuses(400, "too many arguments")}},
+			want: CallError{Stage: StageCall, Status: 400, Written: true}, says: "too many arguments", calls: 2},
+		"404 with a JSON-RPC error": {agent: modern(answers{"tools/call": func(q *request) { q.refuse(404, -32601, "no tools here") }}), hint: modernVersion,
+			want: CallError{Stage: StageCall, Status: 404, Code: -32601, Written: true}, calls: 1},
+	}
 	for _, status := range []int{400, 404, 405} {
-		a := &agent{session: "s", on: answers{
+		rows[fmt.Sprint("the answer's stream ends, and resuming it gives ", status)] = row{agent: &agent{session: "s", on: answers{
 			"tools/call": func(q *request) {
 				q.events("id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
 			},
-			http.MethodGet: statuses(status, "")}}
-		_, err := callOnce(t, a)
-		expectFailure(t, "the call", err, CallError{Stage: StageCall, Written: true})
-		heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
-		heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), 1)
-		heraldtest.Equal(t, "resumed", a.seen(http.MethodGet), 1)
+			http.MethodGet: statuses(status, "")}}, want: CallError{Stage: StageCall, Written: true}, calls: 1}
+		if status != 405 {
+			rows[fmt.Sprint("initialize on a new stream gives ", status)] = row{agent: &streamAgent{on: answers{"": statuses(status, "")}},
+				want: CallError{Stage: StageOpen, Status: status}}
+		}
 	}
-}
-
-// TestAlwaysBadRequest checks that an agent which answers every call with 400 is not considered to have lost a new
-// session.
-func TestAlwaysBadRequest(t *testing.T) {
-	t.Parallel()
-	a := &agent{session: "s", on: answers{"tools/call": statuses(http.StatusBadRequest, "too many arguments")}}
-	_, err := callOnce(t, a)
-	expectFailure(t, "the call", err, CallError{Stage: StageCall, Status: 400, Written: true}, "too many arguments")
-	if errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 2 {
-		t.Errorf("%v after %d calls", err, a.seen("tools/call"))
+	for name, tt := range rows {
+		_, err := callHinted(t, tt.agent, tt.hint)
+		expectFailure(t, name, err, tt.want, tt.says)
+		heraldtest.Equal(t, name+": a lost session", errors.Is(err, ErrSessionGone), false)
+		heraldtest.Equal(t, name+": tools/call requests", tt.agent.seen("tools/call"), tt.calls)
+		if strings.Contains(name, "resuming") {
+			heraldtest.Equal(t, name+": resumed", tt.agent.seen(http.MethodGet), 1)
+		}
 	}
 }
 
@@ -126,17 +138,6 @@ func TestSessionLostWithoutWord(t *testing.T) {
 			}
 			heraldtest.Equal(t, "sessions", a.seen("initialize"), 3)
 		})
-	}
-}
-
-// TestStreamRefusesInitialize checks that an agent that refuses initialize on a new stream is not considered to have
-// lost the session.
-func TestStreamRefusesInitialize(t *testing.T) {
-	t.Parallel()
-	for _, status := range []int{400, 404} {
-		_, err := callOnce(t, &streamAgent{on: answers{"": statuses(status, "")}})
-		expectFailure(t, "the call", err, CallError{Stage: StageOpen, Status: status})
-		heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
 	}
 }
 
