@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -176,13 +177,14 @@ func TestGuarded(t *testing.T) {
 	t.Parallel()
 	c := newGuardedClient(t, netguard.Config{})
 	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"x","token_type":"Bearer"}`)})
-	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RegistrationEndpoint: s.URL + "/register"}
+	server := Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", RegistrationEndpoint: s.URL + "/register", RevocationEndpoint: s.URL + "/revoke"}
 	_, resource := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/mcp", Challenge{})
 	_, metadata := c.Server(heraldtest.Within(t, 20*time.Second), s.URL)
 	_, inward := c.Server(heraldtest.Within(t, 20*time.Second), "https://169.254.169.254")
 	_, token := c.Obtain(heraldtest.Within(t, 20*time.Second), server, basicCredential(), "")
 	_, client := c.Register(heraldtest.Within(t, 20*time.Second), server, "http://127.0.0.1/cb", "")
-	for name, err := range map[string]error{"resource": resource, "metadata": metadata, "inward": inward, "token": token, "client": client} {
+	revocation := c.Revoke(heraldtest.Within(t, 20*time.Second), server, basicCredential(), secret.New("x"), HintRefreshToken)
+	for name, err := range map[string]error{"revocation": revocation, "resource": resource, "metadata": metadata, "inward": inward, "token": token, "client": client} {
 		var u *UnavailableError
 		var b *netguard.BlockedError
 		if !errors.As(err, &u) || !errors.As(err, &b) {
