@@ -133,14 +133,7 @@ func TestOneProbe(t *testing.T) {
 		adapt := func(cfg *Config) {
 			cfg.OpenFor, cfg.MaxWaiters, cfg.PermitTTL, cfg.Now = 30*time.Second, -1, time.Minute, c.Now
 		}
-		a := inTime(newLimits(t, rdb, adapt))
-		b := a
-		if rdb != nil {
-			b = inTime(newLimits(t, rdb, adapt))
-		}
-		trip := func() {
-			callEach(t, a, site, "fails", 10, Failed)
-		}
+		a, b := workersOf(t, rdb, adapt)
 		round := 0
 		// rush lets 32 calls of both workers ask, and returns the permits that they got.
 		rush := func() (permits []*Permit) {
@@ -177,7 +170,7 @@ func TestOneProbe(t *testing.T) {
 			}
 			return permits[0]
 		}
-		trip()
+		callEach(t, a, site, "fails", 10, Failed)
 		refused(t, b, site, "x", outcome.BreakerOpen)
 		p := one("first", 30*time.Second)
 		// An answer from before may have been read last: so not at once.

@@ -57,6 +57,16 @@ func inTime(all ...*Limiter) *Limiter {
 	return all[0]
 }
 
+// workersOf returns two limiters that share a Redis, and use the test's clock. Without Redis, they are one limiter.
+func workersOf(t testing.TB, rdb redis.Cmdable, adapt func(*Config)) (a, b *Limiter) {
+	t.Helper()
+	a = inTime(newLimits(t, rdb, adapt))
+	if rdb == nil {
+		return a, a
+	}
+	return a, inTime(newLimits(t, rdb, adapt))
+}
+
 func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 	t.Helper()
 	p, err := l.Acquire(t.Context(), origin, origin, token)

@@ -238,11 +238,7 @@ func TestAcquireRate(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		clock := newClock()
-		first := inTime(newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
-		second := first
-		if rdb != nil {
-			second = inTime(newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
-		}
+		first, second := workersOf(t, rdb, func(c *Config) { c.Now = clock.Now })
 		for i, step := range []struct {
 			after time.Duration
 			by    *Limiter
