@@ -97,7 +97,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 }
 
 // TestCostOfFollowing compares docs/bench-chain.md with the requests and calls per hour at the head of a chain, measured in
-// ten simulated minutes, or three on fast chains. With -v it prints the rows.
+// ten simulated minutes, or three on fast chains. No request has more than proofCalls calls, and the follower stays at
+// the head. With -v it prints the rows.
 func TestCostOfFollowing(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/bench-chain.md")
@@ -127,7 +128,13 @@ func TestCostOfFollowing(t *testing.T) {
 				}
 				followFor(t, f, within)
 				perHour := int(time.Hour / within)
+				if behind := stubs[0].head() - (f.next - 1); time.Duration(behind)*pace > max(3*time.Second, pace) {
+					t.Errorf("%s, %+v: it is %d blocks behind", pace, c, behind)
+				}
 				for _, s := range stubs {
+					if s.most > proofCalls {
+						t.Errorf("%s, %+v: %d calls in one request", pace, c, s.most)
+					}
 					r, n := s.countRequests()
 					requests, calls = requests+perHour*r, calls+perHour*n
 				}
