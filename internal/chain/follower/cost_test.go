@@ -1,62 +1,40 @@
 package follower
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// meter is a proxy of a node. It counts HTTP requests and the calls in them, which providers bill.
-type meter struct {
-	*httptest.Server
-	mu              sync.Mutex
-	requests, calls int
-}
+// meter counts HTTP requests to a node and the calls in them, which providers bill.
+type meter struct{ requests, calls int }
 
-func newMeter(t *testing.T, node string) *meter {
-	target, err := url.Parse(node)
-	heraldtest.Must(t, err)
-	m, proxy := &meter{}, httputil.NewSingleHostReverseProxy(target)
-	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var body bytes.Buffer
-		asked, _, err := chaintest.ReadRequests(io.TeeReader(r.Body, &body))
-		if err != nil {
-			return // the client has disconnected
-		}
-		m.mu.Lock()
-		m.requests, m.calls = m.requests+1, m.calls+len(asked)
-		m.mu.Unlock()
-		r.Body = io.NopCloser(&body)
-		proxy.ServeHTTP(w, r)
-	}))
-	t.Cleanup(m.Close)
-	return m
-}
-
-func (m *meter) reset() (requests, calls int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	requests, calls = m.requests, m.calls
-	m.requests, m.calls = 0, 0
-	return requests, calls
+func (m *meter) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := req.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	asked, _, err := chaintest.ReadRequests(body)
+	m.requests, m.calls = m.requests+1, m.calls+len(asked)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultTransport.RoundTrip(req)
 }
 
 // TestRequestsOfAFollower compares the table in docs/operator/chain.md with the measured requests of a poll: without a new
@@ -67,8 +45,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/operator/chain.md")
 	heraldtest.Must(t, err)
 	for _, trusted := range []bool{true, false} {
-		m := newMeter(t, w.Net.URL())
-		client := newReader(t, w.Net.ChainID(), trusted, m.URL)
+		m := &meter{}
+		client := eventlog.New(newPool(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(w.Net.URL())}, Transport: m}), trusted)
 		f := New(client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 			Handle: func(context.Context, Range) error { return nil }})
 		poll := func() string {
@@ -77,8 +55,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 				more, err = f.readNext(w.Ctx)
 				heraldtest.Must(t, err)
 			}
-			requests, calls := m.reset()
-			return fmt.Sprintf("%d (%d)", requests, calls)
+			defer func() { *m = meter{} }()
+			return fmt.Sprintf("%d (%d)", m.requests, m.calls)
 		}
 		poll()
 		f.finalizedAsked = time.Now().Add(time.Hour) // it is read once a minute and has a row of its own
