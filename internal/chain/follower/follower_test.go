@@ -270,27 +270,6 @@ func TestHeadBelowTheStart(t *testing.T) {
 
 func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }
 
-// TestSecondNodeReplacesHeadless: a follower reads from the second node if the first one answers, but returns no newest
-// block.
-func TestSecondNodeReplacesHeadless(t *testing.T) {
-	t.Parallel()
-	for name, failure := range map[string]any{"null": nil, "an error": chaintest.Error{Code: -32001, Message: "quota exceeded"}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
-				first.Set(nil, chaintest.AnswerTo("eth_getBlockByNumber", json.RawMessage("null"), failure))
-				second.every = 5
-				f, got := newStubFollower(t, newStubReader(t, false, first, second), Config{From: second.head(),
-					Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
-				followFor(t, f, 10*time.Minute)
-				if behind := second.head() - (got.next - 1); behind > 2 || len(got.events) < 50 {
-					t.Errorf("%d blocks behind, %d events", behind, len(got.events))
-				}
-			})
-		})
-	}
-}
-
 // TestBlockWithoutHashIsNoReorg: for two minutes, a node returns blocks without a hash. The follower reads nothing again,
 // and waits for the node.
 func TestBlockWithoutHashIsNoReorg(t *testing.T) {
@@ -317,37 +296,4 @@ func TestBlockWithoutHashIsNoReorg(t *testing.T) {
 			t.Errorf("%d blocks behind, %d reorgs", behind, got.rewinds)
 		}
 	})
-}
-
-// TestSecondNodeReplacesLaggard: a follower reads from the second node if the first one answers, but its head stopped,
-// or is always 200 s old. The follower notices no reorg then.
-func TestSecondNodeReplacesLaggard(t *testing.T) {
-	t.Parallel()
-	for name, freezes := range map[string]bool{"its head stops": true, "its head is always old": false} {
-		for _, trusted := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/%t", name, trusted), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
-					for _, s := range []*chainStub{first, second} {
-						s.finality, s.every = 10*time.Minute, 5
-					}
-					if !freezes {
-						first.behind = 100
-					}
-					reader := newStubReader(t, trusted, first, second)
-					f, got := newStubFollower(t, reader, Config{From: first.head(),
-						Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
-					followFor(t, f, 3*time.Minute)
-					if freezes {
-						first.frozen = time.Now()
-						got.rewinds = 0
-					}
-					followFor(t, f, 10*time.Minute)
-					if behind := second.head() - (got.next - 1); behind > 2 || got.rewinds > 0 {
-						t.Errorf("%d blocks behind, %d reorgs", behind, got.rewinds)
-					}
-				})
-			})
-		}
-	}
 }

@@ -164,78 +164,86 @@ func TestFollowsProviders(t *testing.T) {
 	}
 }
 
-// TestSecondNodeReadsRefusedBlocks: a follower reads the logs from the second node if the first one refuses
-// eth_getLogs even for a single block, as BNB Smart Chain's official nodes do.
-func TestSecondNodeReadsRefusedBlocks(t *testing.T) {
-	t.Parallel()
-	for _, trusted := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
-			second.every = 5
-			first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
-				if method == "eth_getLogs" {
-					return nil, chaintest.Error{Code: -32005, Message: "limit exceeded"}
-				}
-				return first.answerCall(method, params)
-			})
-			f, got := newStubFollower(t, newStubReader(t, trusted, first, second), Config{From: first.head()})
-			from := f.next
-			followFor(t, f, 10*time.Minute)
-			if behind := second.head() - (f.next - 1); behind > 5 || uint64(len(got.events)) < (f.next-from)/5 {
-				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got.events), from, f.next-1)
-			}
-		})
-	}
-}
-
-// TestSecondNodeHasMissingBlocks: the first node answers, but does not return blocks of the range that a follower reads.
-// The follower reads them from the second node, and stays near the head.
-func TestSecondNodeHasMissingBlocks(t *testing.T) {
+// TestDefectiveFirstNode: a follower reads the events and stays near the head although the first node answers in a way
+// that does not help. It reads from the second node, or the receipts of blocks. It notices no reorg, and reports no stall.
+func TestDefectiveFirstNode(t *testing.T) {
 	t.Parallel()
 	null := json.RawMessage("null")
-	for name, lacks := range map[string]func(s *chainStub, tag string) any{
-		"it has dropped old blocks": func(s *chainStub, tag string) any {
-			if n, err := hexutil.DecodeUint64(tag); err == nil && n < s.head()-400 {
-				return null
+	noHead := func(failure any) func(*chainStub, string, string) (any, any) {
+		return func(_ *chainStub, method, _ string) (any, any) {
+			return chaintest.AnswerTo("eth_getBlockByNumber", null, failure)(method, nil)
+		}
+	}
+	// lacks returns null for the blocks that the node does not have.
+	lacks := func(isMissing func(s *chainStub, n uint64) bool) func(*chainStub, string, string) (any, any) {
+		return func(s *chainStub, method, tag string) (any, any) {
+			if n, err := hexutil.DecodeUint64(tag); method == "eth_getBlockByNumber" && err == nil && isMissing(s, n) {
+				return null, nil
 			}
-			return nil
-		},
-		"it lacks its newest blocks": func(s *chainStub, tag string) any {
-			if n, err := hexutil.DecodeUint64(tag); err == nil && n+20 > s.head() {
-				return null
-			}
-			return nil
-		},
-		"it invents its head": func(s *chainStub, tag string) any {
-			if tag != node.Latest {
-				return nil
+			return nil, nil
+		}
+	}
+	for name, c := range map[string]struct {
+		alone  bool                                                         // there is no second node
+		spoil  func(s *chainStub, method, tag string) (result, failure any) // of the first node; nil, nil: its usual answer
+		behind uint64                                                       // most blocks between the follower and the head
+	}{
+		"it returns no newest block":   {spoil: noHead(nil), behind: 2},
+		"its newest block is an error": {spoil: noHead(chaintest.Error{Code: -32001, Message: "quota exceeded"}), behind: 2},
+		"it has dropped old blocks":    {spoil: lacks(func(s *chainStub, n uint64) bool { return n < s.head()-400 }), behind: 30},
+		"it lacks its newest blocks":   {spoil: lacks(func(s *chainStub, n uint64) bool { return n+20 > s.head() }), behind: 30},
+		"it refuses logs, as BNB Smart Chain's official nodes do": {spoil: func(_ *chainStub, method, _ string) (any, any) {
+			return chaintest.AnswerTo("eth_getLogs", nil, chaintest.Error{Code: -32005, Message: "limit exceeded"})(method, nil)
+		}, behind: 5},
+		// Null instead of an empty list does not show that the node has the logs of the range.
+		"it returns null for logs": {alone: true, spoil: func(_ *chainStub, method, _ string) (any, any) {
+			return chaintest.AnswerTo("eth_getLogs", null, nil)(method, nil)
+		}, behind: 2},
+		"it invents its head": {spoil: func(s *chainStub, method, tag string) (any, any) {
+			if method != "eth_getBlockByNumber" || tag != node.Latest {
+				return nil, nil
 			}
 			n := s.head() + 1_000_000
-			return map[string]any{"number": hexutil.Uint64(n), "hash": s.hashOf(n), "parentHash": s.hashOf(n - 1), "timestamp": hexutil.Uint64(s.seconds(n - 1_000_000))}
-		},
+			return map[string]any{"number": hexutil.Uint64(n), "hash": s.hashOf(n), "parentHash": s.hashOf(n - 1), "timestamp": hexutil.Uint64(s.seconds(n - 1_000_000))}, nil
+		}, behind: 30},
+		"its head is always old": {spoil: func(s *chainStub, _, _ string) (any, any) { s.behind = 100; return nil, nil }, behind: 2},
+		"its head stops": {spoil: func(s *chainStub, _, _ string) (any, any) {
+			if stops := s.began.Add(12*time.Hour + 3*time.Minute); time.Now().After(stops) {
+				s.frozen = stops
+			}
+			return nil, nil
+		}, behind: 2},
 	} {
 		for _, trusted := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/%t", name, trusted), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
-					first.every, second.every = 5, 5
+					stubs := []*chainStub{newChainStub(t, 2*time.Second)}
+					if !c.alone {
+						stubs = append(stubs, newChainStub(t, 2*time.Second))
+					}
+					for _, s := range stubs {
+						s.every, s.finality = 5, 10*time.Minute
+					}
+					first, good := stubs[0], stubs[len(stubs)-1]
 					first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
-						if method == "eth_getBlockByNumber" {
-							if answer := lacks(first, strings.Trim(string(params[0]), `"`)); answer != nil {
-								return answer, nil
-							}
+						tag := ""
+						if len(params) > 0 {
+							tag = strings.Trim(string(params[0]), `"`)
+						}
+						if result, failure := c.spoil(first, method, tag); result != nil || failure != nil {
+							return result, failure
 						}
 						return first.answerCall(method, params)
 					})
-					from := first.head() - 1000
-					f, got := newStubFollower(t, newStubReader(t, trusted, first, second), Config{From: from,
+					from := good.head() - 1000
+					f, got := newStubFollower(t, newStubReader(t, trusted, stubs...), Config{From: from,
 						Stalled: func(_ context.Context, why error, _ time.Time) {
 							if why != nil {
 								t.Error(why)
 							}
 						}})
-					followFor(t, f, 10*time.Minute)
-					if behind := second.head() - (f.next - 1); behind > 30 || uint64(len(got.events)) < (f.next-from)/5 || got.rewinds > 0 {
+					followFor(t, f, 13*time.Minute)
+					if behind := good.head() - (f.next - 1); behind > c.behind || uint64(len(got.events)) < (f.next-from)/5 || got.rewinds > 0 {
 						t.Errorf("%d blocks behind, %d events in blocks %d to %d, %d rewinds", behind, len(got.events), from, f.next-1, got.rewinds)
 					}
 				})
@@ -270,30 +278,6 @@ func TestFirstReadingLeavesNoNode(t *testing.T) {
 		heraldtest.Equal(t, "requests to the second node for its head", heads, 1) // with the finalized block
 		heraldtest.Equal(t, "blocks behind", first.head()-(f.next-1), 0)
 	})
-}
-
-// TestNullLogsAreChecked: some nodes answer eth_getLogs with null instead of an empty list, which does not show that
-// they have the logs of the range. A follower then reads the blocks' receipts, even if it trusts the node.
-func TestNullLogsAreChecked(t *testing.T) {
-	t.Parallel()
-	for _, trusted := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newChainStub(t, 2*time.Second)
-			s.every = 5
-			s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
-				if method == "eth_getLogs" {
-					return json.RawMessage("null"), nil
-				}
-				return s.answerCall(method, params)
-			})
-			f, got := newStubFollower(t, newStubReader(t, trusted, s), Config{From: s.head() - 100})
-			from := f.next
-			followFor(t, f, time.Minute)
-			if behind := s.head() - (f.next - 1); behind > 2 || uint64(len(got.events)) < (f.next-from)/5 {
-				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got.events), from, f.next-1)
-			}
-		})
-	}
 }
 
 // TestNullLogsOfWideRange: a node answers null for ranges without logs, and refuses every 20th request because of its rate
