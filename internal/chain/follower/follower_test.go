@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -20,39 +20,29 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// follow runs a follower and returns the channel of its jobs. The follower stops when the test ends or stop is called.
-func (w *world) follow(cfg Config) (jobs chan job.Job, stop func()) {
+// follow runs a follower until the test ends, and returns the channel of its jobs.
+func (w *world) follow(cfg Config) <-chan job.Job {
 	w.T.Helper()
-	jobs = make(chan job.Job, 100)
-	cfg.Deployment, cfg.Poll, cfg.Limits = w.Net.Deployment(), 5*time.Millisecond, limits
-	if cfg.Handle == nil {
-		cfg.Handle = func(_ context.Context, r Range) error {
-			for _, e := range r.Events {
-				if e.Err == nil {
-					jobs <- e.Job
-				}
-			}
-			return nil
+	jobs := make(chan job.Job, 100)
+	cfg.Deployment, cfg.Poll, cfg.Limits = w.Net.Deployment(), cmp.Or(cfg.Poll, 5*time.Millisecond), limits
+	cfg.Handle = func(_ context.Context, r Range) error {
+		for _, e := range r.Events {
+			jobs <- e.Job
 		}
+		return nil
 	}
 	f := New(w.client, cfg)
 	ctx, cancel := context.WithCancel(w.Ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	w.T.Cleanup(func() {
 		cancel()
 		heraldtest.Fails(w.T, "Follow ended", <-done, context.Canceled)
-	}
-	w.T.Cleanup(stop)
-	return jobs, stop
+	})
+	return jobs
 }
 
-func (w *world) next(jobs chan job.Job) job.Job {
+func (w *world) next(jobs <-chan job.Job) job.Job {
 	w.T.Helper()
 	select {
 	case j := <-jobs:
@@ -68,7 +58,7 @@ func TestFollow(t *testing.T) {
 	w := newWorld(t)
 	first := w.Feedback()
 	w.Mine(5)
-	jobs, _ := w.follow(Config{})
+	jobs := w.follow(Config{})
 	updated := w.next(jobs)
 	if updated.Kind != job.KindAgentUpdated || updated.AgentID.Sign() != 0 || updated.IdentityRegistry != w.Net.Deployment().Identity {
 		t.Errorf("%+v", updated)
@@ -97,31 +87,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-func TestFollowReorg(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	jobs, _ := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}})
-	first := w.Feedback()
-	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
-	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
-	again := w.next(jobs)
-	if again.Key() != first.Key() || again.BlockHash == first.BlockHash || again.IdentityRegistry != w.Net.Deployment().Identity {
-		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
-	}
-	// A reorg removes this feedback. Its index is used again with other content.
-	lost := w.Feedback()
-	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), lost.Key())
-	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
-	other := w.Job(func() (*types.Receipt, error) {
-		_, r, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "other"})
-		return r, err
-	}())(erc8004.NewFeedback)
-	if got := w.next(jobs); got.Key() != lost.Key() || got.Tag1 != "other" || got.TransactionHash != other.TransactionHash {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestFollowRefusedAndHandleErrors(t *testing.T) {
+// TestHandleFails: a follower ends with the error of Handle.
+func TestHandleFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Feedback()
@@ -129,27 +96,6 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
 	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), stop)
-	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
-	_, _, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))})
-	heraldtest.Must(t, err)
-	last := w.Feedback()
-	refused := make(chan error, 10)
-	jobs := make(chan job.Job, 10)
-	w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}, Handle: func(_ context.Context, r Range) error {
-		for _, e := range r.Events {
-			if e.Err != nil {
-				refused <- e.Err
-			} else {
-				jobs <- e.Job
-			}
-		}
-		return nil
-	}})
-	w.next(jobs)
-	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), last.Key())
-	if err := <-refused; !errors.As(err, new(*job.Refusal)) {
-		t.Errorf("refused with %v", err)
-	}
 }
 
 // TestLaggardTakesNothingBack: only a node that lags by minutes answers, while the follower has read newer blocks. The
