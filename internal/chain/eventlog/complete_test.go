@@ -52,16 +52,6 @@ func TestOmittedLogsAreRead(t *testing.T) {
 	}
 }
 
-// TestSortLogs: repeated and shuffled logs are returned once and in order.
-func TestSortLogs(t *testing.T) {
-	t.Parallel()
-	at := func(block uint64, index uint) types.Log {
-		return types.Log{BlockNumber: block, BlockHash: chaintest.BlockHash(block), Index: index}
-	}
-	got := Sort([]types.Log{at(2, 0), at(1, 7), at(1, 3), at(2, 0), at(1, 3)})
-	heraldtest.Equal(t, "the logs", got, []types.Log{at(1, 3), at(1, 7), at(2, 0)})
-}
-
 // TestCompleteLogsRefuses: a range is not complete if its blocks are not those of the logs, or if the node lacks a
 // block.
 func TestCompleteLogsRefuses(t *testing.T) {

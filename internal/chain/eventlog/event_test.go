@@ -17,20 +17,30 @@ import (
 
 func TestJobRefuses(t *testing.T) {
 	t.Parallel()
-	e := erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(1), Value: big.NewInt(90)}
-	if _, err := Job(e, 1, erc8004.Deployment{}, 0, limits); err == nil {
-		t.Error("a job was made without an index")
+	d := erc8004.Deployment{Identity: common.Address{3}}
+	unnumbered, request := feedback(), feedback()
+	unnumbered.HasIndex, request.Kind = false, erc8004.ValidationRequest
+	for want, e := range map[error]erc8004.Event{errNoIndex: unnumbered, errNotDelivered: request} {
+		_, err := Job(e, 77777, d, 1, limits)
+		heraldtest.Fails(t, string(e.Kind), err, want)
 	}
-	if _, err := Job(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0, limits); err == nil {
-		t.Error("a job was made of a validation request")
+	long := feedback()
+	long.FeedbackURI = strings.Repeat("\x00", 50_000) // each NUL takes six bytes in JSON
+	if _, err := Job(long, 77777, d, 1, limits); !as[*job.Refusal](err) {
+		t.Errorf("a job above the size limit: %v", err)
 	}
+}
+
+// feedback returns an event that makes a valid job.
+func feedback() erc8004.Event {
+	return erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1, AgentID: big.NewInt(1), Value: big.NewInt(90),
+		Address: common.Address{1}, Client: common.Address{2}}
 }
 
 // TestJobOfImpossibleTime: a node's false timestamp does not make an event invalid.
 func TestJobOfImpossibleTime(t *testing.T) {
 	t.Parallel()
-	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1, AgentID: big.NewInt(1), Value: big.NewInt(90),
-		Address: common.Address{1}, Client: common.Address{2}}
+	e := feedback()
 	for at, want := range map[uint64]int64{1: 1, job.MaxTimestamp: job.MaxTimestamp, 1_700_000_000_000: 0, math.MaxUint64: 0} {
 		j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, at, limits)
 		if err != nil || j.Timestamp != want {
@@ -61,17 +71,17 @@ func TestJobOfArbitraryStrings(t *testing.T) {
 	}
 }
 
-// TestSortKeepsLogsOfAllTransactions: some nodes count logIndex in each transaction, and some send a log twice. Sort
-// removes only logs with the same position in the same transaction.
-func TestSortKeepsLogsOfAllTransactions(t *testing.T) {
+// TestSort: logs are sorted, and a repeated log is removed. Some nodes count logIndex in each transaction, so only logs
+// with the same position in the same transaction are the same.
+func TestSort(t *testing.T) {
 	t.Parallel()
 	var logs []types.Log
-	for _, at := range [][2]uint{{2, 0}, {1, 1}, {1, 0}, {2, 0}, {1, 0}} {
-		logs = append(logs, types.Log{BlockNumber: 4, TxIndex: at[0], TxHash: common.Hash{byte(at[0])}, Index: at[1]})
+	for _, at := range [][3]uint{{5, 0, 0}, {4, 2, 0}, {4, 1, 1}, {4, 1, 0}, {5, 0, 0}, {4, 2, 0}, {4, 1, 0}} {
+		logs = append(logs, types.Log{BlockNumber: uint64(at[0]), TxIndex: at[1], TxHash: common.Hash{byte(at[1])}, Index: at[2]})
 	}
-	var got [][2]uint
+	var got [][3]uint
 	for _, l := range Sort(logs) {
-		got = append(got, [2]uint{l.TxIndex, l.Index})
+		got = append(got, [3]uint{uint(l.BlockNumber), l.TxIndex, l.Index})
 	}
-	heraldtest.Equal(t, "transactions and indexes", got, [][2]uint{{1, 0}, {1, 1}, {2, 0}})
+	heraldtest.Equal(t, "blocks, transactions and indexes", got, [][3]uint{{4, 1, 0}, {4, 1, 1}, {4, 2, 0}, {5, 0, 0}})
 }
