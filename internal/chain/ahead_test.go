@@ -103,8 +103,7 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	relabelled := chaintest.Bend(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
 		return bytes.ReplaceAll(result, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber), fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber+9))
 	})
-	liar := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(relabelled)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
-		Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
+	liar := w.newClient(Config{Confirmations: erc8004.Depth{Blocks: 3}, LogRange: erc8004.Depth{Blocks: 1000}}, relabelled)
 	if head, err := liar.ReadHead(w.Ctx); err != nil || uint64(head.Number) != j.BlockNumber+9 {
 		t.Fatalf("the node names head %d: %v", head.Number, err)
 	}
@@ -122,7 +121,7 @@ func TestCheckOfImpossibleTime(t *testing.T) {
 	bent := chaintest.Bend(t, w.Net.URL(), func(_ chaintest.Request, result json.RawMessage) json.RawMessage {
 		return regexp.MustCompile(`"timestamp":"0x[0-9a-f]+"`).ReplaceAll(result, []byte(`"timestamp":"0x18bcfe56800"`))
 	})
-	c := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(bent)}}, Config{Registries: w.Net.Deployment().Registries()})
+	c := w.newClient(Config{}, bent)
 	if s, err := c.Check(w.Ctx, j, VerifyReceipt); err != nil || !s.Confirmed || s.Timestamp != 0 || s.Event.Timestamp != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -223,24 +223,6 @@ func TestCheckConfirmations(t *testing.T) {
 	}
 }
 
-func TestCheckFinalized(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 0)
-	j := w.Feedback()
-	bare := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{} })
-	for _, j := range []job.Job{j, bare} {
-		if got := w.check(j, VerifyFinalized); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
-			t.Errorf("nothing is final yet: %+v", got)
-		}
-	}
-	w.Mine(64) // the development chain finalizes every 32nd block
-	for _, j := range []job.Job{j, bare} {
-		if got := w.check(j, VerifyFinalized); !got.Found || !got.Confirmed {
-			t.Errorf("final: %+v", got)
-		}
-	}
-}
-
 // TestCheckUnconfirmedRevocation: a reorg can remove a revocation, so the feedback waits until the revocation is
 // confirmed.
 func TestCheckUnconfirmedRevocation(t *testing.T) {

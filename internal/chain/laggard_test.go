@@ -40,11 +40,9 @@ func TestAgentIsReadAfterItsEvent(t *testing.T) {
 		r.SetURL(u)
 	}})
 	t.Cleanup(server.Close)
-	for nodes, urls := range map[string][]secret.Secret{
-		"one address": {secret.New(server.URL)}, "two": {secret.New(server.URL), secret.New(w.Net.URL())},
-	} {
+	for nodes, urls := range map[string][]string{"one address": {server.URL}, "two": {server.URL, w.Net.URL()}} {
 		lags.Store(false)
-		c := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: urls}, Config{Registries: w.Net.Deployment().Registries()})
+		c := w.newClient(Config{}, urls...)
 		if s, err := c.Check(w.Ctx, j, VerifyReceipt); err != nil || !s.Confirmed {
 			t.Fatalf("%s: %+v, %v", nodes, s, err)
 		}
@@ -115,12 +113,7 @@ func TestCheckAsksAllNodesForReceipt(t *testing.T) {
 		"the second is silent":          {[]string{"http://127.0.0.1:1"}, waits},
 		"the second fails, third lacks": {[]string{unreadable, pruned}, waits},
 	} {
-		urls := []secret.Secret{secret.New(pruned)}
-		for _, other := range c.others {
-			urls = append(urls, secret.New(other))
-		}
-		client := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: urls},
-			Config{Registries: w.Net.Deployment().Registries()})
+		client := w.newClient(Config{}, append([]string{pruned}, c.others...)...)
 		if s, err := client.Check(w.Ctx, j, VerifyReceipt); !c.want(s, err) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}

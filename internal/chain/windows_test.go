@@ -148,6 +148,7 @@ func TestConfirmedByTag(t *testing.T) {
 		"not safe yet":                {base, "safe", VerifyReceipt, below, Standing{ConfirmedIn: 400}},
 		"safe and not final":          {base, "safe", VerifyFinalized, above, Standing{ConfirmedIn: 400}},
 		"finalized":                   {base, "finalized", VerifyReceipt, map[string]uint64{"finalized": pacedHead}, Standing{Confirmed: true}},
+		"final":                       {base, "safe", VerifyFinalized, map[string]uint64{"finalized": pacedHead - 500}, Standing{Confirmed: true}},
 		"the nodes name none":         {base, "finalized", VerifyReceipt, below, Standing{ConfirmedIn: pacedHead - 500, Unnamed: "finalized"}},
 		"a chain that has no tags":    {skale, "", VerifyFinalized, map[string]uint64{}, Standing{Confirmed: true}},
 		"no tags, safe is configured": {skale, "safe", VerifyReceipt, map[string]uint64{}, Standing{Confirmed: true}},

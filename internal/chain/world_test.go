@@ -52,9 +52,20 @@ type world struct {
 
 func newWorld(t *testing.T, confirmations uint64) *world {
 	t.Helper()
-	w := chaintest.NewWorld(t, eventlog.Job)
-	return &world{w, newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(w.Net.URL())}},
-		Config{Confirmations: erc8004.Depth{Blocks: confirmations}, Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})}
+	w := &world{World: chaintest.NewWorld(t, eventlog.Job)}
+	w.client = w.newClient(Config{Confirmations: erc8004.Depth{Blocks: confirmations}, LogRange: erc8004.Depth{Blocks: 1000}}, w.Net.URL())
+	return w
+}
+
+// newClient returns a client of the chain's nodes at urls.
+func (w *world) newClient(cfg Config, urls ...string) *Client {
+	w.T.Helper()
+	nodes := node.Config{ChainID: w.Net.ChainID()}
+	for _, url := range urls {
+		nodes.URLs = append(nodes.URLs, secret.New(url))
+	}
+	cfg.Registries = w.Net.Deployment().Registries()
+	return newClient(w.T, nodes, cfg)
 }
 
 // minedAt returns the timestamp of a job's block.
