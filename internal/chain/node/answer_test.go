@@ -45,20 +45,15 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: 
 		"too many tokens":                {`[{"jsonrpc":"2.0","id":1,"result":` + objects + "}]", "", ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			node := serveRaw(t, func(w http.ResponseWriter, r *http.Request) {
 				heraldtest.Equal(t, "asked with Accept-Encoding", r.Header.Get("Accept-Encoding"), "")
 				w.Header().Set("Content-Type", "application/json")
-				if body, _ := io.ReadAll(r.Body); !bytes.HasPrefix(body, []byte("[")) {
-					_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
-					return
-				}
 				if c.encoding != "" {
 					w.Header().Set("Content-Encoding", c.encoding)
 				}
 				_, _ = io.WriteString(w, c.body)
-			}))
-			defer node.Close()
-			client := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(node.URL)}, Decoding: decode.NewBudget(1 << 20)})
+			})
+			client := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(node)}, Decoding: decode.NewBudget(1 << 20)})
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			var asking sync.WaitGroup
@@ -79,6 +74,21 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: 
 			}
 		})
 	}
+}
+
+// serveRaw serves a node whose answers answer writes, except for a request that only asks for the chain id.
+func serveRaw(t *testing.T, answer http.HandlerFunc) (url string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); !bytes.HasPrefix(body, []byte("[")) && bytes.Contains(body, []byte("eth_chainId")) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
+			return
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 // TestAnswersShareTheDecodingBudget: a large answer waits while other documents use the decoding budget. The wait is
@@ -110,12 +120,7 @@ func TestLargeAnswersShareMemory(t *testing.T) {
 	const questions = 6
 	large := bytes.Repeat([]byte(" "), maxAnswer-1)
 	var asked, sent, most atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("eth_chainId")) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
-			return
-		}
+	server := serveRaw(t, func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		// A client that does not read lets the server write what fits into the buffers of the connection.
 		if _, err := w.Write(large); err != nil {
@@ -126,9 +131,8 @@ func TestLargeAnswersShareMemory(t *testing.T) {
 		for known := most.Load(); n > known && !most.CompareAndSwap(known, n); known = most.Load() {
 		}
 		<-r.Context().Done()
-	}))
-	t.Cleanup(server.Close)
-	client := newPool(t, Config{ChainID: 1, Timeout: 5 * time.Second, URLs: []secret.Secret{secret.New(server.URL)}})
+	})
+	client := newPool(t, Config{ChainID: 1, Timeout: 5 * time.Second, URLs: []secret.Secret{secret.New(server)}})
 	heraldtest.Must(t, client.Ping(t.Context()))
 	var asking sync.WaitGroup
 	for range questions {
@@ -150,20 +154,14 @@ func TestLargeAnswersShareMemory(t *testing.T) {
 // second node.
 func TestLargeAnswersLeaveOtherNode(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("eth_chainId")) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
-			return
-		}
+	server := serveRaw(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte(" "), 2*smallAnswer))
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
-	}))
-	t.Cleanup(server.Close)
+	})
 	second := chaintest.NewNode(t, 2)
 	second.Set(nil, chaintest.AnswerTo("eth_getTransactionReceipt", map[string]any{}, nil))
-	client := newPool(t, Config{ChainID: 1, Timeout: 2 * time.Second, URLs: []secret.Secret{secret.New(server.URL), secret.New(second.URL)}})
+	client := newPool(t, Config{ChainID: 1, Timeout: 2 * time.Second, URLs: []secret.Secret{secret.New(server), secret.New(second.URL)}})
 	heraldtest.Must(t, client.Ping(t.Context()))
 	var asking sync.WaitGroup
 	for range 6 {
