@@ -1,15 +1,9 @@
 package watch
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -245,31 +240,18 @@ func (r *recordedLedger) last() []string {
 // eth_getLogs requests since its last call.
 func (w *world) recordLogs() (*eventlog.Reader, func() []int) {
 	w.Helper()
-	target, err := url.Parse(w.net.URL())
-	heraldtest.Must(w, err)
 	var mu sync.Mutex
 	var asked []int
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		var calls []struct {
-			Method string
-			Params []json.RawMessage
+	proxy := chaintest.Bend(w.T, w.net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+		var filter struct{ Address []common.Address }
+		if q.Method == "eth_getLogs" && json.Unmarshal(q.Params[0], &filter) == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, len(filter.Address))
 		}
-		_ = json.Unmarshal(body, &calls)
-		for _, c := range calls {
-			var filter struct{ Address []common.Address }
-			if c.Method == "eth_getLogs" && json.Unmarshal(c.Params[0], &filter) == nil {
-				mu.Lock()
-				asked = append(asked, len(filter.Address))
-				mu.Unlock()
-			}
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		proxy.ServeHTTP(rw, r)
-	}))
-	w.Cleanup(server.Close)
-	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}})
+		return result
+	})
+	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(proxy)}})
 	heraldtest.Must(w, err)
 	w.Cleanup(nodes.Close)
 	return eventlog.New(nodes, true), func() []int {
