@@ -207,13 +207,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	made := w.newToken("enqueue", "read")
-	body, feed := io.Pipe()
-	defer feed.Close()
-	jobs := make(chan *http.Response, 1)
-	go func() { jobs <- w.send("POST", "/v1/jobs", made.Token, "application/x-ndjson", body) }()
-	_, err := io.WriteString(feed, jobOf(1, 1)+"\n")
-	heraldtest.Must(t, err)
-	stream := <-jobs
+	stream, _ := w.streamJobs(made.Token, jobOf(1, 1))
 	events := w.send("GET", "/v1/events", made.Token, "", nil)
 	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"))
 	ended := make(chan string, 2)
@@ -243,13 +237,8 @@ func TestSlotsOfOneToken(t *testing.T) {
 	greedy, other := w.newToken("enqueue").Token, w.newToken("enqueue").Token
 	const most = 24 // of 32
 	for n := range most {
-		body, feed := io.Pipe()
-		t.Cleanup(func() { feed.Close() })
-		res := make(chan *http.Response, 1)
-		go func() { res <- w.send("POST", "/v1/jobs", greedy, "application/x-ndjson", body) }()
-		_, err := io.WriteString(feed, jobOf(1, n+1)+"\n")
-		heraldtest.Must(t, err)
-		heraldtest.Equal(t, fmt.Sprint("stream ", n), (<-res).StatusCode, http.StatusOK)
+		res, _ := w.streamJobs(greedy, jobOf(1, n+1))
+		heraldtest.Equal(t, fmt.Sprint("stream ", n), res.StatusCode, http.StatusOK)
 	}
 	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
 	callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101))

@@ -172,6 +172,17 @@ func (w *world) send(method, path, token, mediaType string, body io.Reader, edit
 	return res
 }
 
+// streamJobs begins a stream of jobs with a line, and returns the answer, which has begun, and the rest of the stream.
+func (w *world) streamJobs(token, line string) (*http.Response, io.WriteCloser) {
+	w.Helper()
+	body, feed := io.Pipe()
+	w.Cleanup(func() { _ = feed.Close() })
+	answered := make(chan *http.Response, 1)
+	go func() { answered <- w.send("POST", "/v1/jobs", token, "application/x-ndjson", body) }()
+	fmt.Fprintln(feed, line)
+	return heraldtest.Receive(w, "the head of the answer", answered), feed
+}
+
 // call sends a request with all scopes, checks the status and that the OpenAPI document describes the answer, and
 // decodes it.
 func call[T any](w *world, want int, method, path, body string) (answer T) {
@@ -211,6 +222,15 @@ func jobOf(agent, index int) string {
 func (w *world) enqueue(agent, index int) string {
 	w.Helper()
 	return call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(agent, index)).ID
+}
+
+// record records the outcome of a delivery's first attempt.
+func (w *world) record(id string, o ledger.Outcome) {
+	w.Helper()
+	c, err := w.store.Claim(w.Context(), uuid.MustParse(id), 1, time.Minute)
+	heraldtest.Must(w, err)
+	_, err = w.store.Record(w.Context(), c, o)
+	heraldtest.Must(w, err)
 }
 
 // delivery returns the delivery with an id.
@@ -284,20 +304,12 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	heraldtest.Equal(t, "the reason", waiting.Reason, outcome.BehindEarlier)
 	heraldtest.Contains(t, "the next step", waiting.NextStep, "nothing to do: delivery "+feedback+" of the same client")
 
-	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
-	heraldtest.Must(t, err)
-	held := ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
-	_, err = w.store.Record(t.Context(), c, held)
-	heraldtest.Must(t, err)
+	w.record(feedback, ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true})
 	heraldtest.Contains(t, "the next step", w.delivery(revocation).NextStep, feedback, "held auth_required",
 		"worker token set 8453:1")
 
 	first, second := w.enqueue(2, 1), w.enqueue(2, 2)
-	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
-	heraldtest.Must(t, err)
-	waits := ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
-	_, err = w.store.Record(t.Context(), c, waits)
-	heraldtest.Must(t, err)
+	w.record(first, ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour})
 	blocker := w.delivery(first)
 	want := "which is waiting timeout, next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
 	if d := w.delivery(second); d.NextAttemptAt != nil || !strings.HasSuffix(d.NextStep, want) {
@@ -321,25 +333,7 @@ func TestTraceOfARequest(t *testing.T) {
 func TestEnqueueLines(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	body, feed := io.Pipe()
-	answered := make(chan *http.Response, 1)
-	go func() {
-		r, err := http.NewRequestWithContext(w.Context(), "POST", w.base+"/v1/jobs", body)
-		if err != nil {
-			panic(err)
-		}
-		r.Header.Set("Content-Type", "application/x-ndjson")
-		r.Header.Set("Authorization", "Bearer "+ownToken)
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			panic(err)
-		}
-		answered <- res
-	}()
-	// Each line is answered before the next one is sent.
-	fmt.Fprintln(feed, jobOf(1, 1))
-	res := heraldtest.Receive(t, "the head of the answer", answered)
-	defer res.Body.Close()
+	res, feed := w.streamJobs(ownToken, jobOf(1, 1)) // each line is answered before the next one is sent
 	lines := json.NewDecoder(res.Body)
 	var got api.JobAnswer
 	for i, line := range []string{"", "\n" + jobOf(1, 1), `{"type":"` + strings.Repeat("x", 300<<10) + `"}`, "no job", jobOf(2, 1)} {

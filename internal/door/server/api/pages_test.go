@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/door/server/api"
@@ -19,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/google/uuid"
 )
 
 var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
@@ -133,10 +131,7 @@ func TestOfferedMoves(t *testing.T) {
 	}
 
 	for i, ended := range []ledger.Outcome{{Status: outcome.Skipped, Reason: outcome.Filtered, Free: true}, {Status: outcome.Skipped, Reason: outcome.NoURI}} {
-		c, err := w.store.Claim(t.Context(), uuid.MustParse(w.enqueue(1, i+1)), 1, time.Minute)
-		heraldtest.Must(t, err)
-		_, err = w.store.Record(t.Context(), c, ended)
-		heraldtest.Must(t, err)
+		w.record(w.enqueue(1, i+1), ended)
 	}
 	var reasons []string
 	for _, link := range offer.FindAllStringSubmatch(w.open(200, "/deliveries/groups?status=skipped"), -1) {
