@@ -66,7 +66,7 @@ func TestRegister(t *testing.T) {
 	}
 	_, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "https://as.example/r"},
 		"http://a.example/cb", "")
-	heraldtest.Fails(t, "a redirect away", err)
+	heraldtest.Fails(t, "a redirect away", err, "the redirect URI")
 }
 
 // TestRegistrationGrants checks that the refresh_token grant is not requested from a server that does not support it.

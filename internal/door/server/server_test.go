@@ -222,6 +222,10 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v", listen, err)
 		}
 	}
-	_, err := New(Config{Listen: "127.0.0.1:0"})
-	heraldtest.Fails(t, "without a readiness", err)
+	for name, cfg := range map[string]Config{"readiness": {Metrics: http.NotFoundHandler()},
+		"metrics": {Ready: func() (waiting, degraded map[string]string) { return nil, nil }}} {
+		cfg.Listen = "127.0.0.1:0"
+		_, err := New(cfg)
+		heraldtest.Fails(t, "without "+name, err, "are needed")
+	}
 }
