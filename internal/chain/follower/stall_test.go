@@ -32,8 +32,8 @@ func TestStallIsReported(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newChainStub(t, 2*time.Second)
 				type report struct {
-					at  time.Duration
-					why error
+					At  time.Duration
+					Why error
 				}
 				began := time.Now()
 				var reports []report
@@ -49,14 +49,14 @@ func TestStallIsReported(t *testing.T) {
 					s.Set(c.spoil, s.answerCall)
 				}
 				followFor(t, f, 3*time.Minute)
-				if len(reports) != 1 || reports[0].why == nil || !strings.Contains(reports[0].why.Error(), c.why) ||
-					reports[0].at < time.Minute || reports[0].at > 2*time.Minute {
-					t.Fatalf("%d: %v at %s", len(reports), reports[0].why, reports[0].at)
+				if len(reports) != 1 || reports[0].Why == nil || !strings.Contains(reports[0].Why.Error(), c.why) ||
+					reports[0].At < time.Minute || reports[0].At > 2*time.Minute {
+					t.Fatalf("%+v", reports)
 				}
 				s.behind = 0
 				s.Set(nil, s.answerCall)
 				followFor(t, f, 3*time.Minute)
-				if len(reports) != 2 || reports[1].why != nil {
+				if len(reports) != 2 || reports[1].Why != nil {
 					t.Errorf("%+v", reports)
 				}
 			})
