@@ -428,7 +428,7 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	w.refused("a slot is given back once", admit(known(103, true)))
 	for n := range int64(24) {
 		if u := b.Usage(t.Context(), held[n].of); u.UnderWay > 1 {
-			t.Errorf("%s: %+v", fmt.Sprint(n), u)
+			t.Errorf("agent %d: %+v", n, u)
 		}
 	}
 }

@@ -158,8 +158,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 		other := old
 		change(&other)
 		moved := &spooled{texts: map[string][]byte{spoolKey(spoolBinding(other, secret.New("refresh-0"))): text}}
-		var cipher *secret.DecryptError
-		if _, _, err := readSpooled(t.Context(), moved, w.keys, other, loginOf("refresh-0")); !errors.As(err, &cipher) {
+		if _, _, err := readSpooled(t.Context(), moved, w.keys, other, loginOf("refresh-0")); !errors.As(err, new(*secret.DecryptError)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"errors"
 	"math/big"
 	"strings"
 	"testing"
@@ -28,19 +27,16 @@ func TestTokenURI(t *testing.T) {
 			t.Errorf("%.40q, %v", got, err)
 		}
 	}
-	var gone *NoSuchAgentError
 	for _, id := range []*big.Int{big.NewInt(99), new(big.Int).Lsh(big.NewInt(1), 255), new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(-1), nil} {
-		if _, err := w.client.TokenURI(w.Ctx, identity, id); !errors.As(err, &gone) {
+		if _, err := w.client.TokenURI(w.Ctx, identity, id); !as[*NoSuchAgentError](err) {
 			t.Errorf("agent %v: %v", id, err)
 		}
 	}
 	// The reputation registry has no tokenURI, so it reverts without the error that the identity registry returns.
-	if _, err := w.client.TokenURI(w.Ctx, w.Net.Deployment().Reputation, w.Agent); !errors.As(err, &gone) {
+	if _, err := w.client.TokenURI(w.Ctx, w.Net.Deployment().Reputation, w.Agent); !as[*NoSuchAgentError](err) {
 		t.Errorf("another contract: %v", err)
 	}
-	var none *node.NoContractError
-	var away *node.UnavailableError
-	if _, err := w.client.TokenURI(w.Ctx, common.Address{9}, w.Agent); !errors.As(err, &none) || !errors.As(err, &away) {
+	if _, err := w.client.TokenURI(w.Ctx, common.Address{9}, w.Agent); !as[*node.NoContractError](err) || !as[*node.UnavailableError](err) {
 		t.Errorf("no contract: %v", err)
 	}
 }
@@ -287,15 +283,14 @@ func TestNodeGone(t *testing.T) {
 	j := w.Feedback()
 	w.check(j, VerifyReceipt)
 	heraldtest.Must(t, w.Net.Close())
-	var away *node.UnavailableError
-	if _, err := w.client.Check(w.Ctx, j, VerifyReceipt); !errors.As(err, &away) {
+	if _, err := w.client.Check(w.Ctx, j, VerifyReceipt); !as[*node.UnavailableError](err) {
 		t.Errorf("check: %v", err)
 	}
-	if _, err := w.client.TokenURI(w.Ctx, j.IdentityRegistry, w.Agent); !errors.As(err, &away) {
+	if _, err := w.client.TokenURI(w.Ctx, j.IdentityRegistry, w.Agent); !as[*node.UnavailableError](err) {
 		t.Errorf("tokenURI: %v", err)
 	}
 	w.client.Close()
-	if err := w.client.Ping(w.Ctx); !errors.As(err, &away) {
+	if err := w.client.Ping(w.Ctx); !as[*node.UnavailableError](err) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -76,14 +75,13 @@ func TestCheckRetraction(t *testing.T) {
 	if got := w.check(canonical, VerifyOff); !got.Confirmed {
 		t.Errorf("off: %+v", got)
 	}
-	var away *node.UnavailableError
 	w.client.registries.Reputation = append(w.client.registries.Reputation, common.Address{9})
 	noContract := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
-	if _, err := w.client.Check(w.Ctx, noContract, VerifyReceipt); !errors.As(err, &away) {
+	if _, err := w.client.Check(w.Ctx, noContract, VerifyReceipt); !as[*node.UnavailableError](err) {
 		t.Errorf("no contract: %v", err)
 	}
 	heraldtest.Must(t, w.Net.Close())
-	if _, err := w.client.Check(w.Ctx, vanished, VerifyReceipt); !errors.As(err, &away) {
+	if _, err := w.client.Check(w.Ctx, vanished, VerifyReceipt); !as[*node.UnavailableError](err) {
 		t.Errorf("the node is away: %v", err)
 	}
 }
@@ -162,8 +160,7 @@ func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 			t.Parallel()
 			server := &chaintest.Script{Head: 1_000_000, Pruned: c.pruned, Logs: chaintest.Holding()}
 			got, err := newScripted(t, server, 10_000).Check(t.Context(), retraction(c.block), VerifyReceipt)
-			var away *node.UnavailableError
-			if got != c.want || errors.As(err, &away) != c.away || err != nil && !c.away {
+			if got != c.want || as[*node.UnavailableError](err) != c.away || err != nil && !c.away {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})

@@ -223,20 +223,19 @@ func TestDecodeRefusesForeignAndDirtyLogs(t *testing.T) {
 	if _, err := Decode(types.Log{Topics: []common.Hash{{1}}}); !errors.As(err, &unknown) || unknown.Topic != (common.Hash{1}) {
 		t.Errorf("foreign topic: %v", err)
 	}
-	var malformed *MalformedError
 	dirty := goldenLog()
 	dirty.Topics[2][0] = 1
-	if _, err := Decode(dirty); !errors.As(err, &malformed) {
+	if _, err := Decode(dirty); !errors.As(err, new(*MalformedError)) {
 		t.Errorf("address with upper bits: %v", err)
 	}
 	far := goldenLog()
 	far.Data[3*32+24] = 0xff // this makes the offset of tag1 nearly 2^64
-	if _, err := Decode(far); !errors.As(err, &malformed) {
+	if _, err := Decode(far); !errors.As(err, new(*MalformedError)) {
 		t.Errorf("offset out of the data: %v", err)
 	}
 	large := goldenLog()
 	large.Data = append(large.Data, make([]byte, MaxData)...)
-	if _, err := Decode(large); !errors.As(err, &malformed) {
+	if _, err := Decode(large); !errors.As(err, new(*MalformedError)) {
 		t.Errorf("data over the bound: %v", err)
 	}
 }

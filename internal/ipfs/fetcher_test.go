@@ -157,8 +157,7 @@ func TestRoundTrips(t *testing.T) {
 	if raw, cars := g.Requests(); raw != 0 || cars != 1 {
 		t.Errorf("%d raw and %d CAR requests after a cached fetch", raw, cars)
 	}
-	var large *ipfs.TooLargeError
-	if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", 1000); !errors.As(err, &large) {
+	if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", 1000); !errors.As(err, new(*ipfs.TooLargeError)) {
 		t.Errorf("the cache forgot the limit: %v", err)
 	}
 }

@@ -252,8 +252,7 @@ func TestUnwrittenRequest(t *testing.T) {
 	expectFailure(t, "an address without a server", err, CallError{Stage: StageOpen})
 	heraldtest.Lacks(t, "the error", err.Error(), "hidden-token")
 	_, err = p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://10.1.2.3:8080/mcp"}, Request{Tool: "x"})
-	var refused *netguard.RefusedURLError
-	if !errors.As(err, new(*netguard.BlockedError)) && !errors.As(err, &refused) || !errors.As(err, new(*CallError)) {
+	if !errors.As(err, new(*netguard.BlockedError)) && !errors.As(err, new(*netguard.RefusedURLError)) || !errors.As(err, new(*CallError)) {
 		t.Errorf("private address: %#v", err)
 	}
 }

@@ -155,8 +155,7 @@ func TestUnavailableMetadata(t *testing.T) {
 			_, err := tt.client.Resource(heraldtest.Within(t, 20*time.Second), s.URL+"/s3cret", Challenge{})
 			_, err2 := tt.client.Server(heraldtest.Within(t, 20*time.Second), s.URL)
 			for _, err := range []error{err, err2} {
-				var u *UnavailableError
-				if !errors.As(err, &u) {
+				if !errors.As(err, new(*UnavailableError)) {
 					t.Fatalf("got %v", err)
 				}
 				heraldtest.Fails(t, "the error", err, tt.says)
@@ -185,9 +184,7 @@ func TestGuarded(t *testing.T) {
 	_, client := c.Register(heraldtest.Within(t, 20*time.Second), server, "http://127.0.0.1/cb", "")
 	revocation := c.Revoke(heraldtest.Within(t, 20*time.Second), server, basicCredential(), secret.New("x"), HintRefreshToken)
 	for name, err := range map[string]error{"revocation": revocation, "resource": resource, "metadata": metadata, "inward": inward, "token": token, "client": client} {
-		var u *UnavailableError
-		var b *netguard.BlockedError
-		if !errors.As(err, &u) || !errors.As(err, &b) {
+		if !errors.As(err, new(*UnavailableError)) || !errors.As(err, new(*netguard.BlockedError)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

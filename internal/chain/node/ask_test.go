@@ -192,8 +192,7 @@ func TestInabilityFailsOver(t *testing.T) {
 			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)
 		}
 		second.Set(chaintest.Failures()["503"], nil)
-		var away *UnavailableError
-		if _, err := c.SendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
+		if _, err := c.SendBatch(t.Context(), "asking", elems); !as[*UnavailableError](err) {
 			t.Errorf("%v, the other one is away: %v", refusal, err)
 		}
 	}

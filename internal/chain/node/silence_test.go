@@ -50,9 +50,8 @@ func TestSilentNode(t *testing.T) {
 	if had == 0 {
 		t.Fatal("the node was never asked")
 	}
-	var away *UnavailableError
 	for range 20 {
-		if err := ask(); !errors.Is(err, errSilent) || !errors.As(err, &away) || !strings.Contains(err.Error(), "RPC_URL_31337") {
+		if err := ask(); !errors.Is(err, errSilent) || !as[*UnavailableError](err) || !strings.Contains(err.Error(), "RPC_URL_31337") {
 			t.Errorf("%v", err)
 		}
 	}
