@@ -57,7 +57,7 @@ func TestRun(t *testing.T) {
 		"known":        {stdin: feedback(1) + "\n" + feedback(1), code: 0, stdout: "known ", stderr: "1 accepted, 1 known", accepted: 1},
 		"refused":      {stdin: "x\n" + feedback(1), code: 3, stdout: "refused - ", stderr: "1 accepted, 0 known, 1 refused", accepted: 1},
 		"conflict":     {stdin: feedback(1) + "\n" + feedbackOf(1, 2), code: 3, stdout: "conflict ", stderr: "1 in conflict", accepted: 1},
-		"refreshed":    {stdin: `{"type":"AgentUpdated","chainId":1,"agentId":0}`, code: 0, stdout: "refreshed - -", stderr: "1 agents refreshed"},
+		"refreshed":    {stdin: `{"type":"AgentUpdated","chainId":1,"agentId":0}`, code: 0, stdout: "refreshed - -", stderr: "1 agent refreshed"},
 		"nothing":      {code: 0, stderr: "0 accepted"},
 		"no commit":    {stdin: feedback(1), fail: errors.New("it broke"), code: 1, stderr: "enqueue: it broke; lines without an answer"},
 		"files":        {args: []string{first, second}, code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/agentherald/herald/internal/base/progress"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
@@ -38,7 +39,7 @@ func (t tally) printTally(w io.Writer) {
 	fmt.Fprintf(w, "enqueue: %d accepted, %d known, %d refused, %d in conflict", t[ledger.Accepted], t[ledger.Known],
 		t[intake.Refused], t[ledger.Conflict])
 	if n := t[ledger.Refreshed]; n > 0 {
-		fmt.Fprintf(w, ", %d agents refreshed", n)
+		fmt.Fprintf(w, ", %s refreshed", text.Count(n, "agent", "agents"))
 	}
 	fmt.Fprintln(w)
 }
@@ -195,6 +196,7 @@ func (b *inputBar) showTally(t tally) {
 	}
 	b.Draw(share, func(seconds float64) string {
 		lines := t.countAll()
-		return fmt.Sprintf("%s%d lines, %.0f/s, %d refused", percent, lines, float64(lines)/seconds, t.countFailed())
+		return fmt.Sprintf("%s%s, %.0f/s, %d refused", percent, text.Count(lines, "line", "lines"),
+			float64(lines)/seconds, t.countFailed())
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/progress"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/intake"
@@ -135,8 +136,8 @@ func (r *chainReport) add(report watch.Report) {
 	}
 	r.bar.Draw(-1, func(seconds float64) string {
 		events := r.tally.countAll()
-		return fmt.Sprintf("block %d, %d behind the head, %d events, %.0f/s", report.To,
-			report.Head-min(report.Head, report.To), events, float64(events)/seconds)
+		return fmt.Sprintf("block %d, %d behind the head, %s, %.0f/s", report.To,
+			report.Head-min(report.Head, report.To), text.Count(events, "event", "events"), float64(events)/seconds)
 	})
 }
 
@@ -147,8 +148,8 @@ func (r *chainReport) printEnd(stderr io.Writer) {
 	}
 	r.tally.printTally(stderr)
 	if r.cancelled+r.retracted > 0 {
-		fmt.Fprintf(stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n",
-			r.cancelled, r.retracted)
+		fmt.Fprintf(stderr, "enqueue: reorgs took feedback off the chain: %s cancelled, %d retracted\n",
+			text.Count(r.cancelled, "delivery", "deliveries"), r.retracted)
 	}
 }
 

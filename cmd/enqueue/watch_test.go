@@ -47,7 +47,7 @@ func TestReadChain(t *testing.T) {
 	heraldtest.Must(t, net.Reorg(t.Context(), 1, false))
 	heraldtest.Await(t, "what the chain lost is cancelled", func() bool { return strings.Contains(stdout.String(), "cancelled ") })
 	interrupt()
-	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") || !strings.Contains(stderr.String(), "1 deliveries cancelled, 0 retracted") {
+	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") || !strings.Contains(stderr.String(), "1 delivery cancelled, 0 retracted") {
 		t.Errorf("code %d, %s, %s", c, stdout.String(), stderr.String())
 	}
 

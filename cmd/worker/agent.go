@@ -84,8 +84,8 @@ type agentEnableCmd struct{ agentChange }
 func (c *agentEnableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), true)
 	return c.printAnswer(a, change, err, func() {
-		fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
-			change.Released, change.Audit)
+		fmt.Fprintf(a.out, "%s is enabled; %s released (audit %d)\n", change.Name,
+			text.Count(change.Released, "held delivery was", "held deliveries were"), change.Audit)
 	})
 }
 

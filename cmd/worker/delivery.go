@@ -177,8 +177,8 @@ func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int
 			}
 		}
 		bar.Draw(float64(p.Done)/float64(max(p.Total, 1)), func(seconds float64) string {
-			return fmt.Sprintf("%d of %d, %.0f/s, %d left as they are", p.Done, p.Total, float64(p.Done)/seconds,
-				p.Left)
+			return fmt.Sprintf("%d of %d, %.0f/s, %d left as %s", p.Done, p.Total, float64(p.Done)/seconds,
+				p.Left, text.Plural(p.Left, "it is", "they are"))
 		})
 	}
 	moved, err := move(a.ctx, r)

@@ -172,8 +172,8 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 	}
 	said := diagnose(t, 0, d.env...)
 	said.says("redis", doctor.MarkWarn, `"email:send" in queue default. Give Herald a Redis database of its own`)
-	said.says("redis", doctor.MarkWarn, `1 jobs are in queue "jobs", which no worker reads`)
-	said.says("workers", doctor.MarkWarn, "no worker is running, and 1 tasks wait in Redis: `worker` starts one")
+	said.says("redis", doctor.MarkWarn, `1 job is in queue "jobs", which no worker reads`)
+	said.says("workers", doctor.MarkWarn, "no worker is running, and 1 task waits in Redis: `worker` starts one")
 	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
 		heraldtest.Lacks(t, "a queue that Herald does not read", f.Text, "email:send")
 	}
@@ -256,7 +256,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	said.says("deliveries", doctor.MarkWarn, "2 deliveries were rejected in the last hour: `worker delivery list --wide --status rejected --ended-since 1h`")
 	said.says("deliveries", doctor.MarkWarn, "3 deliveries are held: auth_required: `worker delivery list --wide --status held --reason auth_required`")
 	said.says("deliveries", doctor.MarkWarn, "1 delivery is held: held_unknown: ")
-	said.says("deliveries", doctor.MarkWarn, "1 delivery is overdue for more than a minute, and no worker takes them: waiting timeout: ")
+	said.says("deliveries", doctor.MarkWarn, "1 delivery is overdue for more than a minute, and no worker takes it: waiting timeout: ")
 	said.saysNothing("deliveries", doctor.MarkOK)
 	// The command in the finding lists them.
 	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")

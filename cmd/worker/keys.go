@@ -117,11 +117,12 @@ func (c *keysReencryptCmd) Run(a *command) error {
 		return err
 	}
 	return cmp.Or(err, c.printAnswer(a, r, nil, func() {
-		verb := "were sealed anew"
+		verb := text.Plural(r.Changed, "was", "were")
 		if c.DryRun {
-			verb = "would be sealed anew"
+			verb = "would be"
 		}
-		line := fmt.Sprintf("%d of %d secrets %s with key %d", r.Changed, r.Looked, verb, r.Key)
+		line := fmt.Sprintf("%d of %s %s sealed anew with key %d", r.Changed,
+			text.Count(r.Looked, "secret", "secrets"), verb, r.Key)
 		if r.Audit > 0 {
 			line += fmt.Sprintf(" (audit %d)", r.Audit)
 		}

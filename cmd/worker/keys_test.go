@@ -243,12 +243,12 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	third := d.next("keys", "rotate", "promote")
 	d.with(third)
 	d.says(exitFailed, "nothing was sealed anew: the worker on worker-1", "keys", "reencrypt")
-	d.says(0, "1 of 1 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
+	d.says(0, "1 of 1 secret would be sealed anew", "keys", "reencrypt", "--dry-run")
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
 	report(first) // without the new key
 	d.says(exitFailed, "could not open secrets that are sealed with it", "keys", "reencrypt")
 	report(third)
-	d.says(0, "1 of 1 secrets were sealed anew", "keys", "reencrypt")
+	d.says(0, "1 of 1 secret was sealed anew", "keys", "reencrypt")
 	report(second)
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
 

@@ -112,5 +112,5 @@ func TestEnableDespitePolicy(t *testing.T) {
 	d.says(exitFailed, "a policy disables", "agent", "enable", "8453:42")
 	heraldtest.Equal(t, "the delivery", d.status(held), "held agent_disabled")
 	d.says(0, `operator - {"enabled":true}`, "agent", "policy", "8453:42", "enabled=true")
-	d.says(0, "1 held deliveries were released", "agent", "enable", "8453:42")
+	d.says(0, "1 held delivery was released", "agent", "enable", "8453:42")
 }

@@ -76,7 +76,7 @@ func TestTokenSetClient(t *testing.T) {
 	out := d.answers(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
 		"Have that server's tokens sent to that agent", origin, s.Issuer),
 		canary+"-secret\n", "y\n", set...)
-	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
+	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held delivery was released", origin, s.Issuer),
 		s.Issuer+" gave a token, good until 20", ", for feedback")
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
@@ -98,7 +98,7 @@ func TestTokenSetClient(t *testing.T) {
 	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
 		t.Errorf("%+v", shown)
 	}
-	d.says(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "doctor")
+	d.says(0, fmt.Sprintf("oauth %s answers; 1 stored credential gets its tokens there", s.Issuer), "doctor")
 	a := d.audits()
 	heraldtest.Equal(t, "audits", len(a), 1)
 	heraldtest.Contains(t, "the audit", string(a[0].Filter), s.Issuer, `"herald"`, `"feedback"`)
@@ -165,7 +165,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
 		t.Errorf("%+v", c)
 	}
-	d.says(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "doctor")
+	d.says(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credential: ", "doctor")
 
 	asked := len(s.Requests())
 	d.answers(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)

@@ -59,7 +59,7 @@ func TestTokenLogin(t *testing.T) {
 	// Herald registers itself.
 	out := d.login(0, fmt.Sprintf("Its authorization server is %s, as it says, and is asked for tokens with scope feedback offline_access, for resource %s. Have", s.Issuer, origin), "", clicks)
 	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, "+
-		"had by a login from %s; 1 held deliveries were released", origin, s.Issuer))
+		"had by a login from %s; 1 held delivery was released", origin, s.Issuer))
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != records.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {

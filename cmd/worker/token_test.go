@@ -130,7 +130,7 @@ func TestTokenSet(t *testing.T) {
 	other := d.ended(7, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	origin := []string{"token", "set", "8453:42", "--origin"}
 
-	d.answers(0, "is stored for https://agent.example/mcp, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",
+	d.answers(0, "is stored for https://agent.example/mcp, sent as Authorization: Bearer; 1 held delivery was released (audit 1)", canary+"\n", "",
 		append(origin, "HTTPS://Agent.Example:443/mcp")...)
 	if got := d.reveals("8453:42"); len(got) != 1 || got["https://agent.example"] != "bearer Authorization "+canary {
 		t.Errorf("%v", got)
@@ -157,7 +157,7 @@ func TestTokenSet(t *testing.T) {
 	d.says(0, "8453:42 https://agent.example /mcp bearer Authorization", "token", "list")
 	d.answers(0, "token stored for https://agent.example/mcp, sent as Authorization: Bearer token stored for https://other.example (every path), sent as the header X-Api-Key, until 20",
 		"", "", "agent", "show", "8453:42")
-	d.says(0, "warn tokens 3 are stored; 1 expire within 7 days: 8453:42 for https://other.example at 20", "doctor")
+	d.says(0, "warn tokens 3 are stored; 1 expires within 7 days: 8453:42 for https://other.example at 20", "doctor")
 
 	d.answers(1, "no token of agent 8453:42 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" is stored for https://nobody.example", "", "",
 		"token", "remove", "8453:42", "--origin", "https://nobody.example")
@@ -349,7 +349,7 @@ func TestTokenKeys(t *testing.T) {
 	d.says(exitLeft, "left: the token of agent 8453:2 of registry", "keys", "reencrypt")
 	heraldtest.Equal(t, "the stored token", d.reveals("8453:1")["https://agent.example"],
 		"bearer Authorization "+canary+"1")
-	d.says(1, "1 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.says(1, "1 secret is sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.says(0, "is removed", "token", "remove", "8453:2", "--origin", "https://moved.example")
 	d.with(d.next("keys", "rotate", "remove", old))
 	if now := d.keysInUse(); len(now) != 1 || now[0].Sealed != 6 {
@@ -404,10 +404,10 @@ func TestTokenImportFromTable(t *testing.T) {
 	out, _ := d.worker(exitLeft, load...)
 	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", agent),
 		"1 31337:-5 - - - not stored: its agent_id is no agent id", "3 31337:9999999 - - - not stored: ",
-		"1 tokens would be stored for 1 origins.")
+		"1 token would be stored for 1 origin.")
 	heraldtest.Equal(t, "tokens that a dry run stored", len(d.tokens()), 0)
 	for range 2 { // the import can be repeated
-		d.says(exitLeft, "1 of 1 tokens are stored for 1 origins", append(load, "--yes")...)
+		d.says(exitLeft, "1 of 1 token is stored for 1 origin", append(load, "--yes")...)
 		heraldtest.Equal(t, "the stored token", d.reveals("31337:" + agent.String())["https://agent.example"],
 			"bearer Authorization "+canary)
 	}

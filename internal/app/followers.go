@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/watch"
@@ -121,8 +122,8 @@ func (r *chainFollowers) reportProgress(chainID uint64, p progress) {
 		why = fmt.Sprintf("nothing is read since %s: %s", p.cursor.StalledSince.UTC().Format(time.DateTime),
 			p.cursor.StalledWhy)
 	case p.behind:
-		why = fmt.Sprintf("%d blocks are not read yet, the oldest is %s behind the chain's newest", p.lag.Blocks,
-			p.lag.Time.Round(time.Second))
+		why = fmt.Sprintf("%s not read yet, the oldest is %s behind the chain's newest",
+			text.Count(p.lag.Blocks, "block is", "blocks are"), p.lag.Time.Round(time.Second))
 	}
 	switch changed := r.ready.setDegraded(fmt.Sprintf("reading chain %d", chainID), why); {
 	case changed && why != "":

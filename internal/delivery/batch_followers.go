@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -240,8 +241,8 @@ func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	if err := e.Followers.GiveBack(ctx, given); err != nil {
-		e.Logger.Warn(
-			fmt.Sprintf("%d deliveries that went in no call keep their claims until these run out", len(back)),
+		e.Logger.Warn(text.Count(len(back), "delivery that went in no call keeps its claim until it runs out",
+			"deliveries that went in no call keep their claims until these run out"),
 			logging.About(logging.Postgres), "error", err)
 	}
 }

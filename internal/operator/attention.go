@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -59,31 +60,31 @@ func (v Overview) NeedsAttention() []Need {
 		}
 	}
 	for _, s := range v.Stuck {
-		text := countDeliveries(s.Count) + " held: " + s.Reason
+		words := countDeliveries(s.Count) + " held: " + s.Reason
 		if s.Status != outcome.Held {
-			text = countDeliveries(s.Count) + " overdue for more than a minute, and no worker takes them: " +
-				strings.TrimSpace(string(s.Status)+" "+s.Reason)
+			words = countDeliveries(s.Count) + " overdue for more than a minute, and no worker takes " +
+				text.Plural(s.Count, "it: ", "them: ") + strings.TrimSpace(string(s.Status)+" "+s.Reason)
 		}
-		add(Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason, Text: text})
+		add(Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason, Text: words})
 	}
 	for status, words := range map[outcome.Status]string{outcome.Rejected: "rejected",
 		outcome.Dead: "given up (dead)"} {
 		n := v.EndedLastHour[status]
 		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
-			Text: countWords(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})
+			Text: text.Count(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})
 	}
 	for state, words := range map[string]string{records.StateFailed: "failed in the latest call",
 		records.StateNeedsAuth: "without the credential that is required"} {
 		add(Need{About: "agents", Count: v.Agents[state], AgentState: state,
 			Command: "worker agent list --state " + state,
-			Text:    countWords(v.Agents[state], "agent", "agents") + " " + words})
+			Text:    text.Count(v.Agents[state], "agent", "agents") + " " + words})
 	}
 	add(Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
-		Text: countWords(int64(v.OpenBreakers), "circuit breaker is", "circuit breakers are") +
+		Text: text.Count(int64(v.OpenBreakers), "circuit breaker is", "circuit breakers are") +
 			" open: Herald pauses the calls to an endpoint that fails"})
 	for words, n := range map[string]int64{"expired": v.TokensExpired, "expiring within 7 days": v.TokensSoon} {
 		add(Need{About: "tokens", Count: n, Command: "worker token list",
-			Text: countWords(n, "stored token is", "stored tokens are") + " " + words})
+			Text: text.Count(n, "stored token is", "stored tokens are") + " " + words})
 	}
 	order := []string{"workers", "chains", "deliveries", "agents", "tokens"}
 	slices.SortStableFunc(needs, func(a, b Need) int {
@@ -93,15 +94,7 @@ func (v Overview) NeedsAttention() []Need {
 	return needs
 }
 
-func countDeliveries(n int64) string { return countWords(n, "delivery is", "deliveries are") }
-
-// countWords returns a number and the words for one or for many.
-func countWords(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
+func countDeliveries(n int64) string { return text.Count(n, "delivery is", "deliveries are") }
 
 // listCommand returns the command that lists the deliveries of a need.
 func (n Need) listCommand() string {

@@ -300,7 +300,7 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 			ids[i] = t.ID()
 		}
 		if err := q.dropTasks(ctx, ids, "archived", "retry", "scheduled"); err != nil {
-			return fmt.Errorf("remove %d tasks from Redis: %w", len(tasks), err)
+			return fmt.Errorf("remove tasks (%d) from Redis: %w", len(tasks), err)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func (s *Store) Accept(ctx context.Context,
 	if len(in) == 0 {
 		return nil, nil, nil
 	}
-	ctx, end := s.StartCall(ctx, &err, "accept %d jobs", len(in))
+	ctx, end := s.StartCall(ctx, &err, "accept jobs (%d)", len(in))
 	defer end()
 	rows, err := newArrivals(in)
 	if err != nil {

@@ -40,7 +40,7 @@ type Advanced struct {
 // It returns cursor.ErrMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, list []*cursor.Cursor, a Advance) (done Advanced, err error) {
 	g := newCursorGroup(list)
-	ctx, end := s.StartCall(ctx, &err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID,
+	ctx, end := s.StartCall(ctx, &err, "accept jobs (%d) of chain %d from blocks %d to %d", len(a.Intakes), g.chainID,
 		a.From, a.To)
 	defer end()
 	anchors, err := json.Marshal(a.Anchors)

@@ -42,7 +42,7 @@ func (s *Store) GiveBack(ctx context.Context, all []ledger.Follower) (err error)
 	if len(all) == 0 {
 		return nil
 	}
-	ctx, end := s.StartCall(ctx, &err, "release %d deliveries that were in no call", len(all))
+	ctx, end := s.StartCall(ctx, &err, "release deliveries (%d) that were in no call", len(all))
 	defer end()
 	var ids []uuid.UUID
 	var claimNos []int64

@@ -83,7 +83,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 	}
 	_, err := tx.Exec(ctx, statements.Text("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
-		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
+		return fmt.Errorf("note the blocks of events (%d): %w", len(ids), err)
 	}
 	return nil
 }

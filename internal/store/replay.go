@@ -28,7 +28,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 // since.
 func (s *Store) ReplayEnded(ctx context.Context, ids []uuid.UUID,
 	too ledger.Ended) (moved int, left map[uuid.UUID]string, tasks []ledger.Task, err error) {
-	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
+	defer postgres.WrapError(&err, "replay deliveries (%d)", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"delivered": too.Delivered,
 		"filtered": too.Filtered, "cancelled": too.Cancelled}, true, ledger.PreviousState.WhyNotReplayed)
 }
@@ -39,7 +39,7 @@ func (s *Store) ReplayEnded(ctx context.Context, ids []uuid.UUID,
 // removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []ledger.Task, err error) {
-	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
+	defer postgres.WrapError(&err, "cancel deliveries (%d)", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("end"),
 		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false, ledger.PreviousState.WhyNotCancelled)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
@@ -60,8 +61,8 @@ func (b *Backend) MigrateOwn(ctx, look context.Context, st *store.Store, log *sl
 	case len(pending) == 0:
 		return nil
 	case !b.EmbeddedDatabase:
-		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending),
-			strings.Join(pending, ", "))
+		return fmt.Errorf("the database lacks %s (%s): run `worker migrate`",
+			text.Count(len(pending), "migration", "migrations"), strings.Join(pending, ", "))
 	}
 	done, err := postgres.Migrate(ctx, b.DirectURL())
 	if len(done) > 0 {

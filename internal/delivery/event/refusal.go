@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
@@ -20,8 +21,8 @@ func describeMissing(s chain.Standing) string {
 	if s.Revoking {
 		return "the client revoked this feedback, in a block that is not confirmed yet"
 	}
-	return fmt.Sprintf("the event's block needs %d more blocks on top, about %s", s.ConfirmedIn,
-		s.Wait.Round(100*time.Millisecond))
+	return fmt.Sprintf("the event's block needs %s on top, about %s",
+		text.Count(s.ConfirmedIn, "more block", "more blocks"), s.Wait.Round(100*time.Millisecond))
 }
 
 // refuseEvent returns the error for a job j whose event the chain does not have. The reason is mined_again for a

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/resolver/servers"
@@ -106,7 +107,7 @@ func (d *doctor) checkPolicyFile(context.Context) []Finding {
 		return nil
 	}
 	p, warnings, err := operator.LoadPolicy(d.Settings.PolicyFile)
-	findings := reportResult(err, "HERALD_POLICY_FILE has %d filters", len(p.Filters))
+	findings := reportResult(err, "HERALD_POLICY_FILE has %s", text.Count(len(p.Filters), "filter", "filters"))
 	for _, w := range warnings {
 		findings = append(findings, reportWarning("%s", w)...)
 	}
@@ -122,5 +123,5 @@ func (d *doctor) checkServersFile(context.Context) []Finding {
 	if err != nil {
 		return reportFailure("%v", err)
 	}
-	return reportOK("HERALD_SERVERS_FILE names %d agents", len(file.Keys()))
+	return reportOK("HERALD_SERVERS_FILE names %s", text.Count(len(file.Keys()), "agent", "agents"))
 }

@@ -76,7 +76,7 @@ func TestJudgeFollowed(t *testing.T) {
 		"given up": {operator.CursorState{StalledSince: &since, StalledWhy: "no", LagTime: &lag, LagBlocks: &blocks},
 			"the reader's last error: no. If that is repaired, check that a worker with HERALD_WATCH, or `enqueue watch 8453`, runs"},
 		"an omission": {operator.CursorState{LagTime: &lag, LagBlocks: &blocks, Checks: &follower.Checks{
-			Omission: &follower.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 logs of block 77"},
+			Omission: &follower.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 log of block 77"},
 	} {
 		found := judgeFollowed(operator.ChainState{ChainID: 8453, Cursors: []operator.CursorState{c.state}})
 		if len(found) != 1 || !strings.Contains(found[0].Text, c.want) {

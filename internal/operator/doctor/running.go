@@ -41,7 +41,8 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	case v.Workers > 0 || well["workers"] == "":
 	case d.tasks > 0:
 		report("workers",
-			reportWarning("no worker is running, and %d tasks wait in Redis: `worker` starts one", d.tasks))
+			reportWarning("no worker is running, and %s in Redis: `worker` starts one",
+				text.Count(d.tasks, "task waits", "tasks wait")))
 	default:
 		well["workers"] = "none is running, and no delivery is open"
 	}
@@ -108,15 +109,16 @@ func judgeFollowed(c operator.ChainState) []Finding {
 			text.Printable(f.StalledWhy), c.ChainID)
 	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
 		o := f.Checks.Omission
-		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: "+
+		return reportWarning("node %d of RPC_URL_%d left out %s of block %d: "+
 			"name another node, or a second one to compare with; `worker chain show %[2]d`",
-			o.Node, c.ChainID, o.Logs, o.Block)
+			o.Node, c.ChainID, text.Count(o.Logs, "log", "logs"), o.Block)
 	case f.LagTime == nil:
 		return nil // the node does not answer, which checkChains reports, or there is none
 	case *f.LagTime >= behindAfter.Seconds():
-		return reportWarning("it is read %d blocks behind its head, its events come %s late: "+
+		return reportWarning("it is read %s behind its head, its events come %s late: "+
 			"a worker with HERALD_WATCH, or `enqueue watch %d`, has to run, "+
-			"and their log says what they wait for; `worker chain show %[3]d`", *f.LagBlocks,
+			"and their log says what they wait for; `worker chain show %[3]d`",
+			text.Count(*f.LagBlocks, "block", "blocks"),
 			time.Duration(*f.LagTime*float64(time.Second)).Round(time.Second), c.ChainID)
 	}
 	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)

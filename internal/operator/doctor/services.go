@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
@@ -121,7 +122,7 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 		}
 	}
 	if err == nil && pending > 0 {
-		err = fmt.Errorf("%d are pending: run `worker migrate`", pending)
+		err = fmt.Errorf("%s pending: run `worker migrate`", text.Count(pending, "is", "are"))
 	}
 	if d.migrated = err == nil; d.migrated {
 		err = try(ctx, d.store.Ledger.CheckOwner)
@@ -218,8 +219,8 @@ func checkUnread(q *queue.Queue) (findings []Finding) {
 	}
 	for _, u := range unread {
 		findings = append(findings,
-			reportWarning("%d jobs are in queue %q, which no worker reads: put them into the queue default or first",
-				u.Jobs, u.Name)...)
+			reportWarning("%s in queue %q, which no worker reads: put %s into the queue default or first",
+				text.Count(u.Jobs, "job is", "jobs are"), u.Name, text.Plural(u.Jobs, "it", "them"))...)
 	}
 	return findings
 }

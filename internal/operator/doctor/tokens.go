@@ -80,25 +80,26 @@ func (c *tokenCheckup) add(t records.Token, keys *secret.Keyset, now time.Time) 
 func (c *tokenCheckup) judgeTokens() []Finding {
 	var faults []string // they hold deliveries now
 	if n := len(c.expired); n > 0 {
-		faults = append(faults, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", n, c.stored,
-			firstFew(c.expired)))
+		faults = append(faults, fmt.Sprintf("%d of %d %s deliveries: %s", n, c.stored,
+			text.Plural(n, "has expired and holds", "have expired and hold"), firstFew(c.expired)))
 	}
 	if n := len(c.sealed); n > 0 {
 		key := "an unknown key"
 		if c.keys != nil {
 			key = "key " + firstFew(c.keys)
 		}
-		faults = append(faults, fmt.Sprintf("%d of %d are sealed with %s, which is not in HERALD_KEYSET, so put the "+
-			"keyset back that has it: %s", n, c.stored, key, firstFew(c.sealed)))
+		faults = append(faults, fmt.Sprintf("%d of %d %s sealed with %s, which is not in HERALD_KEYSET, so put the "+
+			"keyset back that has it: %s", n, c.stored, text.Plural(n, "is", "are"), key, firstFew(c.sealed)))
 	}
 	switch {
 	case faults != nil:
 		return reportFailure("%s: `worker token set` stores another one, `worker token login` where a person has to",
 			strings.Join(faults, "; "))
 	case len(c.soon) > 0:
-		return reportWarning("%d are stored; %d expire within 7 days: %s", c.stored, len(c.soon), firstFew(c.soon))
+		return reportWarning("%s stored; %s within 7 days: %s", text.Count(c.stored, "is", "are"),
+			text.Count(len(c.soon), "expires", "expire"), firstFew(c.soon))
 	case c.stored > 0:
-		return reportOK("%d are stored, none expires within 7 days", c.stored)
+		return reportOK("%s stored, none expires within 7 days", text.Count(c.stored, "is", "are"))
 	}
 	return nil
 }
@@ -132,21 +133,24 @@ func (d *doctor) askIssuers(ctx context.Context) (findings []Finding) {
 		_, err := ask(ctx, func(ctx context.Context) (oauth.Server, error) {
 			return content.OAuth.ServerOf(ctx, oauth.Resource{Issuers: []string{i.name}, Legacy: i.own}, i.name)
 		})
-		name, stored := text.Printable(text.Shorten(i.name)), d.issuers[i]
+		name, n := text.Printable(text.Shorten(i.name)), d.issuers[i]
 		say := reportFailure
 		switch {
 		case err == nil:
 			findings = append(findings,
-				reportOK("%s answers; %d stored credentials get their tokens there", name, stored)...)
+				reportOK("%s answers; %s there", name, text.Count(n, "stored credential gets its tokens",
+					"stored credentials get their tokens"))...)
 			continue
 		case oauth.MayAnswerLater(err):
 			say = reportWarning
 		}
 		findings = append(findings,
-			say("%s, which gives the tokens of %d stored credentials: %v", name, stored, err)...)
+			say("%s, which gives the tokens of %s: %v", name,
+				text.Count(n, "stored credential", "stored credentials"), err)...)
 	}
 	if n := len(all) - maxAsked; n > 0 {
-		findings = append(findings, reportOK("%d more authorization servers were not asked", n)...)
+		findings = append(findings, reportOK("%s not asked",
+			text.Count(n, "more authorization server was", "more authorization servers were"))...)
 	}
 	return findings
 }

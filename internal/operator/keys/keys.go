@@ -183,8 +183,8 @@ func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool
 			return nil, "", fmt.Errorf(unknown, err)
 		}
 		if n := uses[id]; n > 0 {
-			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened "+
-				"again; run `worker keys reencrypt` first", id, n)
+			return nil, "", fmt.Errorf("key %d is kept: %s sealed with it and could never be opened again; "+
+				"run `worker keys reencrypt` first", id, text.Count(n, "secret is", "secrets are"))
 		}
 		if err := checkSpooled(ctx, st, k); err != nil {
 			return nil, "", fmt.Errorf("key %d is kept: %w", id, err)
@@ -251,8 +251,8 @@ func warnMissingKeys(ctx context.Context, o *operator.Operator, k *secret.Keyset
 	}
 	for _, id := range slices.Sorted(maps.Keys(uses)) {
 		if !k.Has(id) {
-			o.Notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: "+
-				"if you have the keyset with that key, put it back and rotate that one", uses[id], id)
+			o.Notify("warning: %s sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that "+
+				"key, put it back and rotate that one", text.Count(uses[id], "secret is", "secrets are"), id)
 		}
 	}
 }
@@ -404,11 +404,11 @@ func Reencrypt(ctx context.Context, o *operator.Operator, actor string, dryRun b
 	}
 	switch {
 	case err != nil:
-		return out, errors.Join(err, fmt.Errorf("%d of %d secrets were sealed anew; run it again to go on", out.Changed,
-			out.Looked))
+		return out, errors.Join(err, fmt.Errorf("%d of %s %s sealed anew; run it again to go on", out.Changed,
+			text.Count(out.Looked, "secret", "secrets"), text.Plural(out.Changed, "was", "were")))
 	case out.Left > 0:
-		return out, &operator.LeftError{
-			Text: fmt.Sprintf("%d secrets could not be opened and stay as they are", out.Left)}
+		return out, &operator.LeftError{Text: text.Count(out.Left, "secret could not be opened and stays as it is",
+			"secrets could not be opened and stay as they are")}
 	}
 	return out, nil
 }

@@ -79,7 +79,7 @@ func Tokens(list []operator.Token) (lines []string) {
 // describeCalls summarizes calls on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
 // server_error), p50 12.0 ms, p95 480.0 ms".
 func describeCalls(s records.CallSummary) string {
-	words := fmt.Sprintf("%d calls since %s, %d failed", s.Calls, Time(&s.Since), s.Failed)
+	words := fmt.Sprintf("%s since %s, %d failed", text.Count(s.Calls, "call", "calls"), Time(&s.Since), s.Failed)
 	var reasons []string
 	for _, why := range slices.Sorted(maps.Keys(s.Failures)) {
 		reasons = append(reasons, fmt.Sprintf("%d %s", s.Failures[why], why))

@@ -114,7 +114,8 @@ func Delivery(d operator.Delivery, retraction *ledger.Delivery) (f Facts) {
 	f.addFact("trace", d.TraceID)
 	f.addFact("job", string(d.Job))
 	if r := d.Received(); r != nil {
-		f.addFact("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
+		f.addFact("received", fmt.Sprintf("%s, with values masked that may be secret: %s",
+			text.Count(r.Bytes, "byte", "bytes"), r.Text))
 	} else {
 		f.addFact("result", string(d.Result))
 	}
@@ -212,10 +213,10 @@ func Lag(f operator.CursorState) string {
 	case *f.LagBlocks == 0:
 		return "none"
 	case f.LagTime == nil: // from the cursor: no node answered
-		return fmt.Sprintf("%d blocks", *f.LagBlocks)
+		return text.Count(*f.LagBlocks, "block", "blocks")
 	}
 	behind := time.Duration(*f.LagTime * float64(time.Second))
-	return fmt.Sprintf("%d blocks, %s", *f.LagBlocks, behind.Round(time.Second))
+	return text.Count(*f.LagBlocks, "block, ", "blocks, ") + behind.Round(time.Second).String()
 }
 
 // describeChecks says up to which block all logs are known to be complete.
@@ -227,8 +228,8 @@ func describeChecks(c follower.Checks) string {
 // describeOmission describes a node's omission, and the blocks that are still being read again.
 func describeOmission(c follower.Checks) string {
 	o := *c.Omission
-	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s",
-		o.Node, o.Logs, o.Block, Time(&o.At))
+	described := fmt.Sprintf("node %d left out %s of block %d, found %s",
+		o.Node, text.Count(o.Logs, "log", "logs"), o.Block, Time(&o.At))
 	if c.Recheck != nil {
 		described += fmt.Sprintf("; blocks %d to %d are still read again", c.Recheck[0], c.Recheck[1])
 	}
@@ -367,9 +368,12 @@ func Import(i *tokens.Import, yes bool) string {
 	case i.Good == 0:
 		return "there is nothing to store"
 	case !yes:
-		return fmt.Sprintf("%d tokens would be stored for %d origins. Look whether each may have its token. "+
-			"Nothing was changed: the same command with --yes stores them.", i.Good, i.Origins)
+		return fmt.Sprintf("%s would be stored for %s. Look whether each may have its token. "+
+			"Nothing was changed: the same command with --yes stores %s.", text.Count(i.Good, "token", "tokens"),
+			text.Count(i.Origins, "origin", "origins"), text.Plural(i.Good, "it", "them"))
 	}
-	return fmt.Sprintf("%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)",
-		i.Stored, i.Good, i.Origins, i.Released, i.Audit)
+	return fmt.Sprintf("%d of %s %s stored for %s; %s released (audit %d)", i.Stored,
+		text.Count(i.Good, "token", "tokens"), text.Plural(i.Stored, "is", "are"),
+		text.Count(i.Origins, "origin", "origins"),
+		text.Count(i.Released, "held delivery was", "held deliveries were"), i.Audit)
 }

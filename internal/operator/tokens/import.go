@@ -100,7 +100,8 @@ func (o Tokens) ReadImport(ctx context.Context, r ImportRequest) (*Import, error
 // End returns the error with which the command ends: a *LeftError if some rows cannot be stored.
 func (i *Import) End() error {
 	if bad := len(i.Rows) - i.Good; bad > 0 {
-		return &operator.LeftError{Text: fmt.Sprintf("%d of %d tokens are left out, see above", bad, len(i.Rows))}
+		return &operator.LeftError{Text: fmt.Sprintf("%d of %s %s left out, see above", bad,
+			text.Count(len(i.Rows), "token", "tokens"), text.Plural(bad, "is", "are"))}
 	}
 	return nil
 }

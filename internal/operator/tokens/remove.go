@@ -65,8 +65,8 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 		return c, err
 	}
 	c.Said = append(c.Said,
-		fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
-			operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
+		fmt.Sprintf("the token of %s for %s is removed; %s released (audit %d)", operator.DescribeAgent(g),
+			text.Printable(origin), text.Count(c.Released, "held delivery was", "held deliveries were"), c.Audit))
 	if had != nil { // after the row is deleted, so that no worker renews the tokens any more
 		c.Revocation = o.revokeLogin(ctx, had)
 		c.Said = append(c.Said, c.Revocation.describeRevocation())

@@ -110,9 +110,9 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t records
 		until = " until " + t.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	stored := operator.DescribeToken(t, time.Now())
-	c.Said = append(c.Said, fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %d held deliveries were released "+
-		"(audit %d)", what, operator.DescribeAgent(t.Agent), stored.Destination(),
-		stored.Sent(), until, c.Released, c.Audit))
+	c.Said = append(c.Said, fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %s released (audit %d)", what,
+		operator.DescribeAgent(t.Agent), stored.Destination(), stored.Sent(), until,
+		text.Count(c.Released, "held delivery was", "held deliveries were"), c.Audit))
 	return err
 }
 

@@ -136,7 +136,7 @@ func TestOfferedMoves(t *testing.T) {
 	var reasons []string
 	for _, link := range offer.FindAllStringSubmatch(w.open(200, "/deliveries/groups?status=skipped"), -1) {
 		page := w.open(200, html.UnescapeString(link[1]))
-		heraldtest.Contains(t, link[1], page, "1 deliveries would be queued anew")
+		heraldtest.Contains(t, link[1], page, "1 delivery would be queued anew")
 		reasons = append(reasons, regexp.MustCompile(`reason=([a-z_]+)`).FindString(link[1]))
 	}
 	heraldtest.Equal(t, "groups to replay", strings.Join(reasons, " "), "reason=no_uri")

@@ -88,7 +88,7 @@ func (overviewPage) Lag(c operator.ChainProgress) string {
 	if c.HeadBlock == 0 {
 		return "–"
 	}
-	lag := showCount(c.LagBlocks) + " blocks"
+	lag := countWords(c.LagBlocks, "block", "blocks")
 	if known, _ := erc8004.FindChain(c.ChainID); known.BlockTime > 0 && c.LagBlocks > 0 {
 		lag += ", about " + showSeconds((time.Duration(c.LagBlocks) * known.BlockTime).Seconds())
 	}

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 )
@@ -28,6 +29,7 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 		"text":   showText, "fold": foldText, "cause": foldCause, "json": foldJSON, "pretty": showJSON,
 		"brief": showBrief,
 		"time":  showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
+		"counted": countWords,
 		"explore": p.explore,
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
 		"listing": func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
@@ -130,7 +132,7 @@ func foldText(v any) template.HTML {
 	first := []rune(s)
 	head := string(first[:min(len(first), maxInline)])
 	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") +
-		template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
+		template.HTML(` <small>`+countWords(len(first), "character", "characters")+`</small>`) +
 		`</summary><pre tabindex="0">` + showText(cutShown(first)) + `</pre></details>`
 }
 
@@ -147,7 +149,8 @@ func cutShown(s []rune) string {
 	if len(s) <= maxShown {
 		return string(s)
 	}
-	return string(s[:maxShown]) + fmt.Sprintf("… (%d more characters: the API has all)", len(s)-maxShown)
+	return string(s[:maxShown]) + "… (" +
+		text.Count(len(s)-maxShown, "more character", "more characters") + ": the API has all)"
 }
 
 // showBrief returns the beginning of a stranger's text as HTML, on one line.
@@ -180,7 +183,7 @@ func showJSON(raw json.RawMessage) template.HTML {
 
 func showBytes(n int) string {
 	if n < 1024 {
-		return fmt.Sprintf("%d bytes", n)
+		return text.Count(n, "byte", "bytes")
 	}
 	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
@@ -274,6 +277,15 @@ func showCount(v any) string {
 		s = s[:i] + "\u202f" + s[i:]
 	}
 	return s
+}
+
+// countWords returns a count with the words for one or for many.
+func countWords(v any, one, many string) string {
+	n := showCount(v)
+	if n == "1" {
+		many = one
+	}
+	return n + " " + many
 }
 
 // explore links to the chain's block explorer; kind is tx, block or address. Without an explorer it returns only the

@@ -1,0 +1,16 @@
+package text
+
+import "fmt"
+
+// Count returns a number and the words for one or for many: "1 delivery is", "2 deliveries are".
+func Count[N int | int64 | uint64](n N, one, many string) string {
+	return fmt.Sprintf("%d %s", n, Plural(n, one, many))
+}
+
+// Plural returns the words for one or for many.
+func Plural[N int | int64 | uint64](n N, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
