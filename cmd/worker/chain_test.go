@@ -66,7 +66,7 @@ func TestChains(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), database)
 	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '1 hour'
+	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '2 minutes'
 		WHERE contracts = '0xaa'`); err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func (o *Operator) groupChains(cursors []cursor.State) (all []ChainState) {
 }
 
 // formerAfter is how long a cursor must be idle, compared with another cursor of its chain, to count as a former one.
-const formerAfter = 10 * time.Minute
+const formerAfter = time.Minute
 
 // markFormer marks cursors of contracts that the settings no longer list. An `enqueue watch` may also read other
 // contracts than the settings list, but their cursors move with each block and are not marked.
