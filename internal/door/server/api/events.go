@@ -233,6 +233,13 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 		a.answerError(w, r, err)
 		return
 	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
+	if r.Method == http.MethodHead {
+		return // a stream without a body would keep its place among the listeners until the client disconnects
+	}
 	release, ok := a.listening.acquire(v.Name)
 	if !ok {
 		a.answerError(w, r,
@@ -242,10 +249,6 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	defer release()
 	defer a.feed.join()()
 
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	s.write("retry: 2000\n")
 	s.begin(at, gap)

@@ -195,3 +195,23 @@ func TestGapEvent(t *testing.T) {
 		t.Errorf("%q, %v", head, err)
 	}
 }
+
+// TestHeadOfEvents: the answer to HEAD ends at once. It is no stream, which would keep the connection and one of the
+// places for listeners.
+func TestHeadOfEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxConnsPerHost: 1}}
+	defer client.CloseIdleConnections()
+	for range 2 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, w.base+"/v1/events", nil)
+		heraldtest.Must(t, err)
+		r.Header.Set("Authorization", "Bearer "+ownToken)
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		heraldtest.Equal(t, "the answer", fmt.Sprint(res.StatusCode, " ", res.Header.Get("Content-Type")), "200 text/event-stream")
+	}
+}
