@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -153,6 +154,25 @@ func TestRelations(t *testing.T) {
 	heraldtest.Contains(t, one, page, "<strong>99</strong> · from <a", "its revocation", "after it, by the same client")
 	client := regexp.MustCompile(`/clients/0x[0-9a-f]+`).FindString(page)
 	heraldtest.Contains(t, client, w.open(200, client), "All 3 deliveries", "8453:1")
+}
+
+// TestRefreshOfADelivery: the page of a delivery that progresses refreshes its upper part by itself. When the delivery's
+// state changes, the refresh loads the whole page, because the buttons and the timeline change too.
+func TestRefreshOfADelivery(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.enqueue(1, 1)
+	refresh := regexp.MustCompile(`hx-get="([^"]+)"`).FindStringSubmatch(w.open(200, "/deliveries/"+id))
+	if refresh == nil {
+		t.Fatal("the page does not refresh")
+	}
+	ask := func() string {
+		res := w.send("GET", html.UnescapeString(refresh[1]), ownToken, "", nil)
+		return fmt.Sprint(res.StatusCode, " ", res.Header.Get("HX-Refresh"))
+	}
+	heraldtest.Equal(t, "a refresh", ask(), "200 ")
+	call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/"+id+"/cancel", "{}")
+	heraldtest.Equal(t, "a refresh after the end", ask(), "200 true")
 }
 
 // TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets, and

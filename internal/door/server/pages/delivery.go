@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -29,7 +30,8 @@ type deliveryPage struct {
 	Next      string // action that NextStep names: replay, cancel, enable, probe, or empty
 	MayReplay bool
 	MayCancel bool
-	Moving    bool // the delivery progresses, so the page refreshes by itself
+	Moving    bool   // the delivery progresses, so the page refreshes by itself
+	Shown     string // the delivery's state as the page shows it
 }
 
 // moment is an entry of the timeline: the acceptance, an attempt, the next attempt or the end.
@@ -170,7 +172,13 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 	page := deliveryPage{Delivery: d, Moments: listMoments(d), Job: listJob(d.Job), File: viewFile(d),
 		Next: findAction(d.NextStep), Moving: !d.Status.Final() && d.Status != outcome.Held,
 		MayReplay: d.Status != outcome.Queued && d.Status != outcome.Running && len(d.Job) > 0,
-		MayCancel: !d.Status.Final()}
+		MayCancel: !d.Status.Final(),
+		Shown:     fmt.Sprintf("%s-%s-%d", d.Status, d.Reason, len(d.History))}
+	// A refresh replaces only the upper part of the page. If the state changed, the buttons and the timeline are stale
+	// too, so htmx loads the whole page.
+	if shown := r.URL.Query().Get("shown"); shown != "" && shown != page.Shown {
+		r.w.Header().Set("HX-Refresh", "true")
+	}
 	if page.Relations, err = p.Operator.ListRelations(r.Context(), d.Delivery); err != nil {
 		return answer{}, err
 	}
