@@ -4,6 +4,7 @@ import (
 	"html"
 	"io"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,6 +14,9 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
+
+// formVersion matches the version of the policy in a page's form.
+var formVersion = regexp.MustCompile(`name="version" value="([0-9a-f]*)"`)
 
 // TestPolicy checks that the API and the agent's page replace, show and remove the operator's policy of an agent, count
 // the deliveries that each filter skipped, and name the path of an error in a policy.
@@ -55,6 +59,7 @@ func TestPolicy(t *testing.T) {
 		{"\n", "None: the agent gets all events.", 200, 0},
 	} {
 		fields.Set("policy", c.document)
+		fields.Set("version", formVersion.FindStringSubmatch(w.open(200, agent))[1])
 		res := w.submit(page, agent+"/policy", fields)
 		body, _ := io.ReadAll(res.Body)
 		if p := call[operator.AgentChange](w, 200, "GET", path, "").Policy; res.StatusCode != c.status || !strings.Contains(string(body), c.says) ||
@@ -63,6 +68,16 @@ func TestPolicy(t *testing.T) {
 		}
 	}
 	call[operator.AgentChange](w, 200, "PUT", path, `{"enabled":false}`)
+	// The form was loaded before this change.
+	fields.Set("policy", `{"maxPerSecond": 4}`)
+	res := w.submit(page, agent+"/policy", fields)
+	conflict, _ := io.ReadAll(res.Body)
+	heraldtest.Equal(t, "the status of a late form", res.StatusCode, 409)
+	heraldtest.Contains(t, "the page of a late form", string(conflict), "was changed after this form was loaded", `{&#34;maxPerSecond&#34;: 4}`,
+		`{&#34;enabled&#34;:false}`)
+	if p := call[operator.AgentChange](w, 200, "GET", path, "").Policy; p.MaxPerSecond != 0 {
+		t.Errorf("a late form replaced the policy: %+v", p)
+	}
 	heraldtest.Equal(t, "levels", len(call[operator.AgentChange](w, 200, "DELETE", path, "").Levels), 0)
 	trail := call[operator.AuditPage](w, 200, "GET", "/v1/audit", "")
 	heraldtest.Equal(t, "audit rows", len(trail.Audit), 5)

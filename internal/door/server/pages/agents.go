@@ -3,8 +3,10 @@ package pages
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -208,6 +210,7 @@ type policyPart struct {
 	OnUnknown string // the setting in force
 	Rows      []policyRow
 	Document  string // the text in the form: the operator's policy of the agent
+	Version   string // hash of that policy, to detect a change after the page was loaded
 	Problem   string // why the text was refused, or the policies may be incomplete
 }
 
@@ -239,25 +242,37 @@ func (p *Pages) showPolicies(r *request, row records.AgentRow) (part policyPart,
 		_ = json.Indent(&text, []byte(s), "", "  ") // cannot fail: a Policy is valid JSON
 	}
 	part.Document = text.String()
+	part.Version = fmt.Sprintf("%x", sha256.Sum256(text.Bytes()))[:16]
 	return part, nil
 }
 
 // replacePolicy replaces the operator's policy of the agent by the text of the form. An empty text removes it. If the
-// text is refused, the answer is the agent's page with the text and the error.
+// text is refused, or if the policy was changed after the form was loaded, the answer is the agent's page with the text
+// and the error.
 func (p *Pages) replacePolicy(r *request) (answer, error) {
 	text := r.PostFormValue("policy")
 	document := bytes.TrimSpace([]byte(text))
 	if len(document) == 0 {
 		document = nil
 	}
-	_, err := p.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
-	if refused, ok := errors.AsType[*operator.MisuseError](err); ok {
-		if again, showErr := p.showAgent(r); showErr == nil {
-			page := again.content.(agentPage)
-			page.Policies.Document, page.Policies.Problem = text, refused.Text
-			again.content, again.status = page, http.StatusBadRequest
-			return again, nil
-		}
+	again, err := p.showAgent(r)
+	if err != nil {
+		return answer{}, err
 	}
-	return answer{location: r.agentURL()}, err
+	page := again.content.(agentPage)
+	if r.PostFormValue("version") == page.Policies.Version {
+		_, err = p.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
+		refused, ok := errors.AsType[*operator.MisuseError](err)
+		if !ok {
+			return answer{location: r.agentURL()}, err
+		}
+		page.Policies.Problem, again.status = refused.Text, http.StatusBadRequest
+	} else {
+		page.Policies.Problem = "The operator's policy was changed after this form was loaded, so nothing was " +
+			"changed now. The table shows the present one. Set the policy again to replace it."
+		again.status = http.StatusConflict
+	}
+	page.Policies.Document = text
+	again.content = page
+	return again, nil
 }
