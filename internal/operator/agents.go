@@ -228,7 +228,7 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 // agentNextStep returns the next step of the agent's newest delivery that is held, else of the newest that waits, else
 // of its newest delivery. It is empty if that one was delivered or is on its way.
 func (o *Operator) agentNextStep(ctx context.Context, st *Session, r records.AgentRow) (string, error) {
-	f := records.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
+	f := records.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Registry: r.IdentityRegistry, Limit: 1}
 	switch {
 	case r.Open[outcome.Held] > 0:
 		f.Statuses = []outcome.Status{outcome.Held}
@@ -236,7 +236,7 @@ func (o *Operator) agentNextStep(ctx context.Context, st *Session, r records.Age
 		f.Statuses = []outcome.Status{outcome.Waiting}
 	}
 	rows, err := st.Deliveries(ctx, f)
-	if err != nil || len(rows) == 0 || rows[0].IdentityRegistry != r.IdentityRegistry {
+	if err != nil || len(rows) == 0 {
 		return "", err
 	}
 	var d Delivery

@@ -24,6 +24,7 @@ import (
 // Selection selects deliveries. Empty fields do not restrict it.
 type Selection struct {
 	Agent       string `json:"agent,omitempty" help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Registry    string `json:"registry,omitempty" help:"Of these, only the agent of this IdentityRegistry." placeholder:"0xADDRESS"`
 	Client      string `json:"client,omitempty" help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
 	Transaction string `json:"transaction,omitempty" help:"Only deliveries of this transaction." placeholder:"0xHASH"`
 	Key         string `json:"key,omitempty" help:"Only the one with this key." placeholder:"KEY"`
@@ -41,7 +42,7 @@ type Selection struct {
 func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Key: s.Key,
 		Reorged: s.Reorged}
-	var statusErr, mixed, agentErr, clientErr, transactionErr, sinceErr, untilErr, endedErr error
+	var statusErr, mixed, agentErr, registryErr, clientErr, transactionErr, sinceErr, untilErr, endedErr error
 	f.Statuses, statusErr = parseStatuses(s.Status)
 	if s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
 		mixed = NewMisuseOf("reorged", "implies the status, the reason and the kind: leave those out")
@@ -50,15 +51,18 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 		var g erc8004.Agent
 		g, agentErr = parseAgent(s.Agent)
 		f.ChainID, f.AgentID = &g.ChainID, g.ID
+	} else if s.Registry != "" {
+		mixed = NewMisuseOf("registry", "is for --agent: two registries may have agents with one number")
 	}
+	f.Registry, registryErr = parseHex("registry", s.Registry, 20)
 	f.Client, clientErr = parseHex("client", s.Client, 20)
 	f.Transaction, transactionErr = parseHex("transaction", s.Transaction, 32)
 	f.Since, sinceErr = parseMoment("since", s.Since, now)
 	f.Until, untilErr = parseMoment("until", s.Until, now)
 	f.EndedSince, endedErr = parseMoment("ended-since", s.EndedSince, now)
 	err := cmp.Or(statusErr, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
-		checkWord("kind", s.Kind, AllKinds()), mixed, agentErr, clientErr, transactionErr, checkText("key", s.Key),
-		sinceErr, untilErr, endedErr)
+		checkWord("kind", s.Kind, AllKinds()), mixed, agentErr, registryErr, clientErr, transactionErr,
+		checkText("key", s.Key), sinceErr, untilErr, endedErr)
 	switch {
 	case err != nil:
 	case !f.EndedSince.IsZero() &&

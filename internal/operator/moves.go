@@ -167,8 +167,8 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	case len(r.IDs) > 0 && r.DryRun:
 		err = NewMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
 	case len(r.IDs) == 0 && !selects:
-		err = NewMisuse("name deliveries to %s, or choose some with --agent, --client, --transaction, --key, "+
-			"--status, --reason, --sentence, --kind, --since, --until or --ended-since", v.name)
+		err = NewMisuse("name deliveries to %s, or choose some with --agent, --registry, --client, --transaction, "+
+			"--key, --status, --reason, --sentence, --kind, --since, --until or --ended-since", v.name)
 	case r.Reorged:
 		err = NewMisuseOf("reorged", "only lists deliveries")
 	}

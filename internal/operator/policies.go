@@ -271,14 +271,15 @@ func (o *Operator) describePolicies(ctx context.Context, e *agentEdit) error {
 	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, policy.OnUnknownResend)
 	e.Policy.Order = cmp.Or(e.Policy.Order,
 		map[bool]string{true: policy.OrderStrict, false: policy.OrderOff}[o.Settings.StrictOrder])
-	counted, err := e.Deliveries(ctx, records.Filter{ChainID: &e.agent.ChainID, AgentID: e.agent.ID, Limit: maxCounted})
+	counted, err := e.Deliveries(ctx, records.Filter{ChainID: &e.agent.ChainID, AgentID: e.agent.ID,
+		Registry: e.agent.Registry, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
 		for i := range level.Skipped {
 			why := l.DescribeRule(policy.Decision{Level: level.Level, Rule: i + 1})
 			for _, d := range counted {
-				if d.Reason == outcome.Filtered && d.Error == why && d.IdentityRegistry == e.agent.Registry {
+				if d.Reason == outcome.Filtered && d.Error == why {
 					level.Skipped[i]++
 				}
 			}

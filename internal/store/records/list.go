@@ -27,6 +27,7 @@ const maxRows = 1001
 type Filter struct {
 	ChainID     *uint64
 	AgentID     string // decimal
+	Registry    string // of AgentID: 0x address, lower-case
 	Client      string // 0x address of the client that wrote the feedback, lower-case
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
@@ -60,7 +61,8 @@ func (f Filter) Describe() map[string]any {
 		statuses = append(statuses, string(s))
 	}
 	for name, v := range map[string]string{"status": strings.Join(statuses, ","), "reason": string(f.Reason),
-		"kind": f.Kind, "sentence": f.Sentence, "client": f.Client, "transaction": f.Transaction, "key": f.Key} {
+		"kind": f.Kind, "sentence": f.Sentence, "client": f.Client, "transaction": f.Transaction, "key": f.Key,
+		"registry": f.Registry} {
 		if v != "" {
 			m[name] = v
 		}
@@ -237,6 +239,9 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	if f.AgentID != "" {
 		n.addCondition("agent_id::text =", f.AgentID) // uses the index history_agent
+	}
+	if f.Registry != "" {
+		n.addCondition("identity_registry =", f.Registry)
 	}
 	if f.Client != "" {
 		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client

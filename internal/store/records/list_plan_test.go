@@ -111,6 +111,8 @@ func TestListPlans(t *testing.T) {
 		"delivered of a reason":  list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}, Reason: "timeout"}),
 		"delivered of an error":  list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}, Sentence: "x"}),
 		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
+		"of a registry":          list(records.Filter{ChainID: &chain, AgentID: "7", Registry: "0xaa"}),
+		"held of a registry":     list(records.Filter{ChainID: &chain, AgentID: "7", Registry: "0xaa", Statuses: []outcome.Status{outcome.Held}}),
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
 		"of a client, lately":    list(records.Filter{Client: "0xc1", Since: time.Now().Add(-5 * time.Minute)}),

@@ -33,9 +33,10 @@ type ChainList struct {
 }
 
 func (a *API) listDeliveries(r *request) (page operator.DeliveryPage, err error) {
-	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
-		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"),
-		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince")}
+	s := operator.Selection{Agent: r.text("agent"), Registry: r.text("registry"), Client: r.text("client"),
+		Transaction: r.text("transaction"), Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"),
+		Sentence: r.text("sentence"), Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"),
+		EndedSince: r.text("endedSince")}
 	if s.Reorged, err = r.readBool("reorged"); err != nil {
 		return page, err
 	}
@@ -96,7 +97,7 @@ func (a *API) moveMany(move operator.Mover) reportHandler {
 				"say dryRun: true to count, false to change")
 		case m.Selection == operator.Selection{}:
 			return nil, refuse(http.StatusBadRequest, "invalid_request", "",
-				"choose deliveries: by agent, client, transaction, key, "+
+				"choose deliveries: by agent, registry, client, transaction, key, "+
 					"status, reason, sentence, kind, since, until or endedSince")
 		}
 		_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/door/server/api"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
@@ -154,6 +156,36 @@ func TestRelations(t *testing.T) {
 	heraldtest.Contains(t, one, page, "<strong>99</strong> · from <a", "its revocation", "after it, by the same client")
 	client := regexp.MustCompile(`/clients/0x[0-9a-f]+`).FindString(page)
 	heraldtest.Contains(t, client, w.open(200, client), "All 3 deliveries", "8453:1")
+}
+
+// TestAgentsOfTwoRegistries: of two agents with one number, each page lists only its own deliveries and leads to them.
+func TestAgentsOfTwoRegistries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := "0x00000000000000000000000000000000000000aa"
+	first := w.enqueue(1, 1)
+	j, err := job.Parse([]byte(jobOf(1, 2)), job.Limits{MaxTimeout: time.Minute})
+	heraldtest.Must(t, err)
+	j.IdentityRegistry = common.HexToAddress(other)
+	got, _, err := w.store.Accept(t.Context(), []ledger.Intake{{Job: j}})
+	heraldtest.Must(t, err)
+	second := got[0].ID.String()
+	all := regexp.MustCompile(`<a href="([^"]+)">All of them`)
+	for registry, ids := range map[string][2]string{"": {first, second}, "?registry=" + other: {second, first}} {
+		page := w.open(200, "/agents/8453:1"+registry)
+		link := all.FindStringSubmatch(page)
+		if link == nil {
+			t.Fatalf("%s: there is no link to all deliveries", registry)
+		}
+		for _, page := range []string{page, w.open(200, html.UnescapeString(link[1]))} {
+			heraldtest.Contains(t, "the page"+registry, page, ids[0])
+			heraldtest.Lacks(t, "the page"+registry, page, ids[1])
+		}
+	}
+	listed := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?agent=8453:1&registry="+other, "")
+	heraldtest.Equal(t, "deliveries", len(listed.Deliveries), 1)
+	refused := call[api.ErrorAnswer](w, 400, "GET", "/v1/deliveries?registry="+other, "")
+	heraldtest.Equal(t, "the parameter", refused.Error.Field, "registry")
 }
 
 // TestRefreshOfADelivery: the page of a delivery that progresses refreshes its upper part by itself. When the delivery's

@@ -48,7 +48,7 @@ func TestPolicy(t *testing.T) {
 	fields := url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}
 	page := w.open(200, agent)
 	heraldtest.Contains(t, "the page", page, `<td data-label="Rule">1</td><td data-label="Skipped">2</td>`,
-		html.EscapeString(rule), `{&#34;maxPerSecond&#34;:2}`, "/deliveries?agent=8453%3A1&amp;reason=filtered")
+		html.EscapeString(rule), `{&#34;maxPerSecond&#34;:2}`, "/deliveries?agent=8453%3A1&amp;reason=filtered&amp;registry=0x8004a169fb4a3325136eb29fa0ceb6d2e539a432")
 	for _, c := range []struct {
 		document, says string
 		status         int

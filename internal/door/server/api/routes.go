@@ -49,6 +49,7 @@ var (
 func selectionParameters() []parameter {
 	return []parameter{
 		{name: "agent", description: "CHAIN:AGENT, as in 8453:42."},
+		{name: "registry", description: "Of these, only the agent of this IdentityRegistry (0x address)."},
 		{name: "client", description: "0x address of the feedback's author."},
 		{name: "transaction", description: "0x hash of the event's transaction."},
 		{name: "key", description: "The delivery's key."},

@@ -150,13 +150,15 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if found := a.Registration; found != nil {
 		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
 	}
+	own := operator.Selection{Agent: ref.Agent, Registry: a.IdentityRegistry}
+	if page.Latest, err = p.listOf(r, own); err != nil {
+		return answer{}, err
+	}
 	if a.Open[outcome.Waiting]+a.Open[outcome.Held] > 0 {
-		if page.Waiting, err = p.listOf(r, operator.Selection{Agent: ref.Agent, Status: "waiting,held"}); err != nil {
+		own.Status = "waiting,held"
+		if page.Waiting, err = p.listOf(r, own); err != nil {
 			return answer{}, err
 		}
-	}
-	if page.Latest, err = p.listOf(r, operator.Selection{Agent: ref.Agent}); err != nil {
-		return answer{}, err
 	}
 	title := "Agent " + ref.Agent
 	if name := []rune(page.Title); len(name) > 0 {

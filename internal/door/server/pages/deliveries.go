@@ -36,9 +36,9 @@ type deliveriesPage struct {
 // readSelection reads a search from a query or a form.
 func readSelection(q url.Values) operator.Selection {
 	get := func(name string) string { return strings.TrimSpace(q.Get(name)) }
-	return operator.Selection{Agent: get("agent"), Client: get("client"), Transaction: get("transaction"),
-		Key: get("key"), Status: strings.Join(q["status"], ","), Reason: get("reason"), Sentence: q.Get("sentence"),
-		Kind: get("kind"), Since: get("since"),
+	return operator.Selection{Agent: get("agent"), Registry: get("registry"), Client: get("client"),
+		Transaction: get("transaction"), Key: get("key"), Status: strings.Join(q["status"], ","),
+		Reason: get("reason"), Sentence: q.Get("sentence"), Kind: get("kind"), Since: get("since"),
 		Until: get("until"), EndedSince: get("ended_since"), Reorged: get("reorged") == "true"}
 }
 
@@ -54,8 +54,8 @@ func newSearch(s operator.Selection) (out search) {
 	if s.Reorged {
 		reorged = "true"
 	}
-	for _, f := range [][2]string{{"agent", s.Agent}, {"client", s.Client}, {"transaction", s.Transaction},
-		{"key", s.Key},
+	for _, f := range [][2]string{{"agent", s.Agent}, {"registry", s.Registry}, {"client", s.Client},
+		{"transaction", s.Transaction}, {"key", s.Key},
 		{"status", s.Status}, {"reason", s.Reason}, {"sentence", s.Sentence}, {"kind", s.Kind}, {"since", s.Since},
 		{"until", s.Until}, {"ended_since", s.EndedSince}, {"reorged", reorged}} {
 		if f[1] != "" {
