@@ -46,7 +46,7 @@ func (a *assembly) openDelivery() (err error) {
 	}
 	a.throughput = throughput.New(a.queue, a.log, nil)
 	a.executor, err = delivery.NewExecutor(delivery.Config{
-		Ledger: a.store, Followers: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
+		Ledger: a.store, Members: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
 		Fetcher: a.content.Fetcher, Caller: a.pool, Keys: a.keys, Admission: gates,
 		Origins: a.originLimits(), Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue.Outcomes(),
 		Schedule: a.schedule,

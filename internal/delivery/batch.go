@@ -20,7 +20,7 @@ import (
 
 const (
 	// MaxBatch is the largest number of deliveries in one call, including the leader.
-	MaxBatch = ledger.MaxFollowers + 1
+	MaxBatch = ledger.MaxMembers + 1
 	// maxBatchBytes bounds the arguments of a call with several deliveries, in bytes of JSON.
 	maxBatchBytes = 4 << 20
 	// maxBatchAgents is the number of agents whose batchLimit the process remembers (Executor.batches). After the
@@ -29,11 +29,11 @@ const (
 )
 
 // batch is one call with several deliveries of an agent. The attempt of the leader makes the call. The members are the
-// other deliveries, claimed for this call (ledger.Follower). Each delivery has its own row, attempt and outcome.
+// other deliveries, claimed for this call (ledger.Member). Each delivery has its own row, attempt and outcome.
 type batch struct {
 	leader  uuid.UUID    // delivery id
-	members []*follower  // the deliveries in the call, without the leader
-	failed  []*follower  // deliveries that failed before the call; each failure is recorded
+	members []*member    // the deliveries in the call, without the leader
+	failed  []*member    // deliveries that failed before the call; each failure is recorded
 	single  preparedCall // a call with the leader alone, which is made if the agent refuses the batch
 	size    int          // number of deliveries in the call, including the leader; 0: the call has only the leader
 }
@@ -66,15 +66,15 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 			"delivery", a.claim.ID, "error", err)
 		return
 	}
-	followers := e.claimFollowers(ctx, a, most-1)
-	if len(followers) == 0 {
+	claimed := e.claimMembers(ctx, a, most-1)
+	if len(claimed) == 0 {
 		return
 	}
 
 	b := &batch{leader: a.claim.ID, single: a.call}
 	a.batch = b
-	e.prepareFollowers(ctx, a, tool, followers)
-	members, back := b.sortFollowers(e, followers, maxBatchBytes-len(own.Sent))
+	e.prepareMembers(ctx, a, tool, claimed)
+	members, back := b.sortMembers(e, claimed, maxBatchBytes-len(own.Sent))
 	if err := e.composeBatch(a, tool, own, members); err != nil {
 		e.Logger.Debug("a batch is not sent", "delivery", a.claim.ID, "error", err)
 		back = append(back, members...)
@@ -83,7 +83,7 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 }
 
 // mayBatch returns how many deliveries the call of the leader a may contain, including the leader: batchSize, or 1,
-// which means no batch. It returns 1 if Executor.Followers is nil (no batches), if the agent is a newcomer, or if the
+// which means no batch. It returns 1 if Executor.Members is nil (no batches), if the agent is a newcomer, or if the
 // delivery is a replay. It also returns 1 if the job is not for feedback, names another tool than tools.Feedback, or
 // has its own headers or template. The batch tool's schema may allow fewer (findBatchTool).
 func (e *Executor) mayBatch(a *attempt) int {
@@ -92,7 +92,7 @@ func (e *Executor) mayBatch(a *attempt) int {
 	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != tools.Feedback, len(action.PayloadTemplate) > 0,
 		a.endpoint.ownHeaders, len(a.claim.SealedHeaders) > 0, a.claim.Replay:
 		return 1
-	case e.Followers == nil, a.pass.Newcomer(): // newcomers get one delivery per call
+	case e.Members == nil, a.pass.Newcomer(): // newcomers get one delivery per call
 		return 1
 	}
 	return e.batchSize(a)
@@ -144,7 +144,7 @@ func (e *Executor) fitItem(ctx context.Context, a *attempt, tool mcpcall.Tool) (
 // members of a.batch. If there are no members, it does nothing. own contains the leader's arguments as one item of the
 // tool's list (fitItem). If the members' leases are too short for the call, or no memory is free for its arguments, it
 // returns an error, and neither the leader's call nor a.batch changes.
-func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted, members []*follower) error {
+func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted, members []*member) error {
 	b := a.batch
 	if len(members) == 0 {
 		return nil
@@ -172,7 +172,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted,
 		f.answer.called, f.failure = true, errUnanswered // the outcome in case of a panic before splitAnswer
 		e.beginStage(f.attempt, "call")
 	}
-	b.members = members // last: after a panic, recordFollowers takes members without a failure for delivered
+	b.members = members // last: after a panic, recordMembers takes members without a failure for delivered
 	return nil
 }
 
@@ -320,20 +320,20 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides which of the prepared deliveries go into the call. It appends failed deliveries to b.failed.
+// sortMembers decides which of the prepared deliveries go into the call. It appends failed deliveries to b.failed.
 // It returns others as members, as long as their arguments together have at most room bytes. It also returns the rest
 // (back), whose claims the caller releases.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
 // the call either. They are in back, even if they failed.
-func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (members, back []*follower) {
+func (b *batch) sortMembers(e *Executor, all []*member, room int) (members, back []*member) {
 	behind := map[string]bool{} // ordering keys of deliveries that are neither in the call nor final
 	full := false
 	for _, f := range all {
 		client := f.claim.Job.OrderKey()
 		switch {
 		case f.failure != nil && !f.back && !behind[client]:
-			f.decided = e.decideFollower(f)
+			f.decided = e.decideMember(f)
 			behind[client] = !f.decided.Status.Final()
 			b.failed = append(b.failed, f)
 			continue

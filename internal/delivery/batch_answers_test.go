@@ -180,7 +180,7 @@ func TestBatchRefused(t *testing.T) {
 	}
 }
 
-// TestBatchFallsOut: a follower with an invalid event or file ends on its own and is in no call. The others are
+// TestBatchFallsOut: a member with an invalid event or file ends on its own and is in no call. The others are
 // delivered.
 func TestBatchFallsOut(t *testing.T) {
 	t.Parallel()
@@ -242,28 +242,28 @@ func TestBatchMeta(t *testing.T) {
 	}
 }
 
-// TestSortFollowers: if a delivery of a client waits or is released uncalled, its later deliveries are not called
+// TestSortMembers: if a delivery of a client waits or is released uncalled, its later deliveries are not called
 // either.
-func TestSortFollowers(t *testing.T) {
+func TestSortMembers(t *testing.T) {
 	t.Parallel()
 	e := &Executor{Config: Config{Now: time.Now, Random: func() float64 { return 0 }}}
 	e.Schedule = must(outcome.NewSchedule([]time.Duration{time.Second}))
-	follow := func(client byte, size int, do ...func(*follower)) *follower {
-		f := &follower{size: size, attempt: &attempt{claim: &ledger.Claim{Budget: 1}}}
+	follow := func(client byte, size int, do ...func(*member)) *member {
+		f := &member{size: size, attempt: &attempt{claim: &ledger.Claim{Budget: 1}}}
 		f.claim.Job.ClientAddress = common.BytesToAddress([]byte{client})
 		for _, d := range do {
 			d(f)
 		}
 		return f
 	}
-	waits := func(f *follower) { f.failure = fmt.Errorf("no: %w", io.ErrUnexpectedEOF) }
-	ends := func(f *follower) { f.failure = ledger.ErrUnreadableJob }
-	back := func(f *follower) { f.back, f.failure = true, io.ErrUnexpectedEOF }
-	all := []*follower{follow(1, 10), follow(2, 10, waits), follow(2, 10), follow(3, 10, ends), follow(3, 10), follow(4, 10, back), follow(4, 10),
+	waits := func(f *member) { f.failure = fmt.Errorf("no: %w", io.ErrUnexpectedEOF) }
+	ends := func(f *member) { f.failure = ledger.ErrUnreadableJob }
+	back := func(f *member) { f.back, f.failure = true, io.ErrUnexpectedEOF }
+	all := []*member{follow(1, 10), follow(2, 10, waits), follow(2, 10), follow(3, 10, ends), follow(3, 10), follow(4, 10, back), follow(4, 10),
 		follow(5, 10), follow(1, 71), follow(6, 10)}
 	b := &batch{}
-	members, given := b.sortFollowers(e, all, 100)
-	positions := func(list []*follower) (out []int) {
+	members, given := b.sortMembers(e, all, 100)
+	positions := func(list []*member) (out []int) {
 		for _, f := range list {
 			out = append(out, slices.Index(all, f))
 		}

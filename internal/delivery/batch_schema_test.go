@@ -116,7 +116,7 @@ func TestBatchOfALostWorker(t *testing.T) {
 	done := k.goDeliver(ids[0], 1)
 	<-called
 	w.expireLeases(13)
-	other := w.newWorker(func(c *Config) { c.Servers, c.Followers = k.executor.Servers, w.store })
+	other := w.newWorker(func(c *Config) { c.Servers, c.Members = k.executor.Servers, w.store })
 	clear(other.chains)
 	must(other.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1))
 	for _, id := range ids[8:] {
@@ -138,7 +138,7 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 	w, k, flood := newBatchWorld(t, a)
 	ids, spooled := flood(12, 1), make(chan bool, 12)
 	dying := w.newWorker(func(c *Config) {
-		c.Servers, c.Followers = k.executor.Servers, w.store
+		c.Servers, c.Members = k.executor.Servers, w.store
 		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
 			return ledger.Recorded{}, errAway
 		}}

@@ -127,7 +127,7 @@ func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *worl
 	flood func(clients, each int, change ...func(i int, j map[string]any)) []uuid.UUID) {
 	w = newWorld(t)
 	o := newOperator(w)
-	k = w.newWorker(append([]func(*Config){func(c *Config) { c.Servers, c.Followers = o.server, w.store }}, adapt...)...)
+	k = w.newWorker(append([]func(*Config){func(c *Config) { c.Servers, c.Members = o.server, w.store }}, adapt...)...)
 	clear(k.chains)
 	id := w.register(nil)
 	say := map[string]any{"url": a.URL}
@@ -228,15 +228,15 @@ func TestBatchesShareFetches(t *testing.T) {
 	}
 }
 
-// slowFollowers calls before each claim of followers.
-type slowFollowers struct {
-	FollowerLedger
+// slowMembers calls before each claim of members.
+type slowMembers struct {
+	MemberLedger
 	before func()
 }
 
-func (l *slowFollowers) ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Follower, error) {
+func (l *slowMembers) ClaimMembers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Member, error) {
 	l.before()
-	return l.FollowerLedger.ClaimFollowers(ctx, leader, n, lease)
+	return l.MemberLedger.ClaimMembers(ctx, leader, n, lease)
 }
 
 // TestBatchLeases: while a worker tries to extend the leases of a batch, that of the leader becomes shorter than the call
@@ -248,7 +248,7 @@ func TestBatchLeases(t *testing.T) {
 	wait := func(d time.Duration) { passed.Add(int64(d)) }
 	w, k, flood := newBatchWorld(t, a, func(c *Config) { // the lease is 20 s, its margin 10 s, and the timeout 5 s
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
-		c.Followers = &slowFollowers{c.Followers, func() { wait(6 * time.Second) }}
+		c.Members = &slowMembers{c.Members, func() { wait(6 * time.Second) }}
 		c.Ledger = &faulty{Ledger: c.Ledger, extend: func(context.Context, *ledger.Claim, time.Duration) error {
 			wait(5 * time.Second)
 			return errAway

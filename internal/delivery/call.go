@@ -34,7 +34,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint
 	if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
 		return earlier, err
 	}
-	if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
+	if err := e.ensureMemberLeases(ctx, a, timeout); err != nil {
 		return earlier, err
 	}
 	if err := e.ensurePermit(ctx, a, timeout); err != nil {

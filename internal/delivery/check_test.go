@@ -42,9 +42,9 @@ func TestSealedHeaders(t *testing.T) {
 	}
 }
 
-// TestFollowersLeases: before a call that begins late, the leases of all followers are extended. If one claim is lost,
+// TestMemberLeases: before a call that begins late, the leases of all members are extended. If one claim is lost,
 // the call is not made.
-func TestFollowersLeases(t *testing.T) {
+func TestMemberLeases(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -57,9 +57,9 @@ func TestFollowersLeases(t *testing.T) {
 		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 10 * time.Second, RecordTimeout: time.Second, Now: func() time.Time { return now }}}
 		a := &attempt{batch: &batch{size: 3}, lease: lease{now, time.Minute}}
 		for range 2 {
-			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &ledger.Claim{}, lease: lease{now, c.left}}})
+			a.batch.members = append(a.batch.members, &member{attempt: &attempt{claim: &ledger.Claim{}, lease: lease{now, c.left}}})
 		}
-		if err := e.ensureFollowersLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || extended != c.extended {
+		if err := e.ensureMemberLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || extended != c.extended {
 			t.Errorf("%s: %d extended, %v", name, extended, err)
 		}
 	}

@@ -39,10 +39,10 @@ type Ledger interface {
 	Adopt(ctx context.Context, c *ledger.Claim, past ledger.SpooledOutcome) (ledger.Recorded, error)
 }
 
-// FollowerLedger is the part of *store.Store that claims and releases the members of batches.
-type FollowerLedger interface {
-	ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Follower, error)
-	GiveBack(ctx context.Context, all []ledger.Follower) error
+// MemberLedger is the part of *store.Store that claims and releases the members of batches.
+type MemberLedger interface {
+	ClaimMembers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Member, error)
+	GiveBack(ctx context.Context, all []ledger.Member) error
 }
 
 // Resolver finds an agent's endpoint.
@@ -104,8 +104,8 @@ type Config struct {
 	// than this pause (maintenance.ReconcilerConfig.Grace), so that workers record their outcomes before they lose
 	// their claims.
 	RecordTimeout, RecordPause time.Duration
-	// Followers claims the members of batches. nil: each delivery has its own call.
-	Followers FollowerLedger
+	// Members claims the members of batches. nil: each delivery has its own call.
+	Members MemberLedger
 	// BatchSize is the largest number of deliveries in one call, if the agent offers tools.Batch. Default and maximum
 	// 50; 1: no batches.
 	BatchSize int

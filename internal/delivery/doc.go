@@ -11,7 +11,7 @@
 //	fetch.go     fetchFile           fetches and verifies the feedback file (package content)
 //	permit.go    admitOrigin         acquires a permit at the origin; its release reports the result to the breaker
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (package tools)
-//	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go)
+//	batch.go     gatherBatch         adds other deliveries of the agent (batch_members.go)
 //	call.go      callTool            calls the tool
 //	outcome.go   decideOutcome       decides how the delivery continues (packages classify, outcome)
 //	record.go    recordOutcome       commits the outcome, logs it (log.go), and enqueues the agent's next tasks

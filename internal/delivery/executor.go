@@ -117,7 +117,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 	}
 
 	// The other deliveries of the batch are recorded at the same time as this one, even if decideOutcome panics.
-	defer e.recordFollowers(ctx, a).Wait()
+	defer e.recordMembers(ctx, a).Wait()
 	o := e.decideOutcome(a, failure)
 	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one
 	t.AwaitRoom()

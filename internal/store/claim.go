@@ -112,7 +112,7 @@ func encodeIDs(ids []uuid.UUID) []pgtype.UUID {
 	return out
 }
 
-// readClaims reads the rows of claim.sql or claim_followers.sql. It calls add for each claim, with ErrUnreadableJob if
+// readClaims reads the rows of claim.sql or claim_members.sql. It calls add for each claim, with ErrUnreadableJob if
 // the stored job cannot be parsed.
 func readClaims(rows pgx.Rows, add func(*ledger.Claim, error)) error {
 	var r claimRow
@@ -127,7 +127,7 @@ func readClaims(rows pgx.Rows, add func(*ledger.Claim, error)) error {
 	return err
 }
 
-// claimRow is a row that claim.sql or claim_followers.sql returns.
+// claimRow is a row that claim.sql or claim_members.sql returns.
 type claimRow struct {
 	ledger.Claim
 	job, policy, own []byte

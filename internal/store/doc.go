@@ -24,8 +24,8 @@
 //   - A delivery is bound if its job was read from the chain, by the chain follower or by a worker's check (Bind). It
 //     is verified if workers check its event before the call. A verified delivery that is not yet bound is unchecked.
 //   - A hint is a job for a delivery's key that may name another position of the event, or another action.
-//   - The chain follower (follower.Follower, internal/door/watch) reads a chain's blocks and calls AdvanceCursors. The
-//     type Follower is unrelated: it is a delivery that is sent in the batch call of another delivery, its leader.
+//   - The chain follower (follower.Follower, internal/door/watch) reads a chain's blocks and calls AdvanceCursors.
+//   - A member is a delivery that is sent in the batch call of another delivery, its leader.
 //   - An event is orphaned if a reorg removed its block and the event has not been read again. It is gone if it is
 //     still orphaned when the chain has been read up to its newest block. A retraction is a delivery that informs an
 //     agent that a feedback is gone.
@@ -40,7 +40,7 @@
 //   - A transaction that takes a running delivery from its worker draws a new claim number. A worker that has lost its
 //     claim gets ErrFenced and must not act on the delivery again. Record makes one exception, for a late success.
 //   - At most MaxDispatchedPerAgent deliveries of an agent have a task and are queued or running. Waiting and held
-//     deliveries do not count, and neither do Followers, which run without a task. Only a transaction that has locked
+//     deliveries do not count, and neither do members, which run without a task. Only a transaction that has locked
 //     the agent's row increases their number. The old task of a delivery that returned to the backlog cannot claim it.
 //   - A transaction that locks agents and deliveries locks the agents first, in the order of their primary key.
 //   - Times are compared with leases and waits by Postgres' now(), never by this machine's clock.

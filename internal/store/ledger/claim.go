@@ -105,13 +105,13 @@ func (e *EarlyError) Error() string {
 	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
 }
 
-// MaxFollowers limits the deliveries that one ClaimFollowers claims, because the agent's row is locked while they are
+// MaxMembers limits the deliveries that one ClaimMembers claims, because the agent's row is locked while they are
 // claimed.
-const MaxFollowers = 49
+const MaxMembers = 49
 
-// Follower is the claim of a delivery that is sent in the same call as another delivery of its agent, the leader. A
-// Follower has no task in Redis. If the delivery must wait after the call, it waits without a task.
-type Follower struct {
+// Member is the claim of a delivery that is sent in the same call as another delivery of its agent, the leader. A
+// Member has no task in Redis. If the delivery must wait after the call, it waits without a task.
+type Member struct {
 	*Claim
 	Err error // ErrUnreadableJob if the stored job cannot be parsed, else nil
 }

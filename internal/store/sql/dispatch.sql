@@ -8,8 +8,8 @@
 -- @max_responses: how many of them may be responses (2)
 --
 -- Deliveries of a backfill (bulk) are dispatched only if the agent's backlog has no others, and only up to half of
--- @max_dispatched, so that a new delivery can be dispatched at once. The followers of a batch call
--- (claim_followers.sql) have no task and do not count: their handed_at is null.
+-- @max_dispatched, so that a new delivery can be dispatched at once. The members of a batch call
+-- (claim_members.sql) have no task and do not count: their handed_at is null.
 --
 -- A dispatched delivery gets the turn of its ordering key, unless its event must be checked first (parts/turn.sql). A
 -- delivery that may not be called yet leaves the backlog (behind_earlier). So does a response if @max_responses

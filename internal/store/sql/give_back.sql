@@ -1,10 +1,10 @@
--- give_back: undo claims of claim_followers.sql with which the agent did nothing: no call was made with the deliveries,
+-- give_back: undo claims of claim_members.sql with which the agent did nothing: no call was made with the deliveries,
 -- or the agent ignored them in the call.
 --
 -- Each delivery returns to the state before the claim, and its attempt does not count. A delivery that was waiting
 -- (behind_earlier) waits again only if it still may not be called (parts/turn.sql).
 --
--- $1 ids uuid[], $2 claim_nos bigint[], $3 waited boolean[]: as claim_followers.sql returned them
+-- $1 ids uuid[], $2 claim_nos bigint[], $3 waited boolean[]: as claim_members.sql returned them
 --
 -- The transaction has locked the agent, and has taken the turn from these deliveries: otherwise each would wait for the
 -- others, although the leader may have ended. A delivery whose claim was lost does not change. Each row is found by its

@@ -5,7 +5,7 @@
 -- A delivery may have waited in a backlog for longer than it delays others (parts/delays_until.sql). So its first claim,
 -- with which its check begins, delays them for 10 s again.
 --
--- A follower (claim_followers.sql) has no task, so the claim gives it the next dispatch number and the turn. The
+-- A member (claim_members.sql) has no task, so the claim gives it the next dispatch number and the turn. The
 -- attempt is counted before the call, so that a process that dies during the call leaves a trace (parts/lost.sql):
 -- unfinished is the number of the last earlier attempt without an outcome, 0: none.
 --

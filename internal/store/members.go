@@ -9,24 +9,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ClaimFollowers claims deliveries that can be sent in one call with the leader, whose claim the caller must have. It
-// claims at most n of them, and at most MaxFollowers. Each is a NewFeedback of the leader's agent with the leader's
-// action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
+// ClaimMembers claims deliveries that can be sent in one call with the leader, whose claim the caller must have. It
+// claims at most n of them, and at most MaxMembers. Each is a NewFeedback of the leader's agent with the leader's
+// action. It was one of the next deliveries of the backlog, or waited for the leader or another Member
 // (behind_earlier). The result is in the order in which the deliveries must be sent: those of one ordering key by
 // index, with no open delivery of that key omitted between them.
-func (s *Store) ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int,
-	lease time.Duration) (all []ledger.Follower, err error) {
+func (s *Store) ClaimMembers(ctx context.Context, leader *ledger.Claim, n int,
+	lease time.Duration) (all []ledger.Member, err error) {
 	ctx, end := s.StartCall(ctx, &err, "claim deliveries for the batch of delivery %s", leader.ID)
 	defer end()
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
-	queueNamed(b, statements.Named("claim_followers"), pgx.NamedArgs{
+	queueNamed(b, statements.Named("claim_members"), pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "leader": leader.ID,
-		"limit": min(n, ledger.MaxFollowers), "lease": lease, "recent": ledger.RecentSuccess}).
+		"limit": min(n, ledger.MaxMembers), "lease": lease, "recent": ledger.RecentSuccess}).
 		Query(func(rows pgx.Rows) error {
 			return readClaims(rows, func(c *ledger.Claim, err error) {
-				all = append(all, ledger.Follower{Claim: c, Err: err})
+				all = append(all, ledger.Member{Claim: c, Err: err})
 			})
 		})
 	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
@@ -35,10 +35,10 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *ledger.Claim, n int,
 	return all, nil
 }
 
-// GiveBack undoes claims of one ClaimFollowers. The agent must have done nothing with these deliveries: no call was
+// GiveBack undoes claims of one ClaimMembers. The agent must have done nothing with these deliveries: no call was
 // made, or the agent ignored them in the call. Each delivery returns to the backlog or to its wait (behind_earlier),
 // and its attempt does not count. GiveBack skips claims that are lost.
-func (s *Store) GiveBack(ctx context.Context, all []ledger.Follower) (err error) {
+func (s *Store) GiveBack(ctx context.Context, all []ledger.Member) (err error) {
 	if len(all) == 0 {
 		return nil
 	}

@@ -23,23 +23,23 @@ func ofClient(client byte, index int) job.Job {
 }
 
 // follow claims up to n deliveries that can join the leader's call.
-func follow(t *testing.T, s *Store, leader *ledger.Claim, n int) []ledger.Follower {
+func follow(t *testing.T, s *Store, leader *ledger.Claim, n int) []ledger.Member {
 	t.Helper()
-	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
+	all, err := s.ClaimMembers(t.Context(), leader, n, lease)
 	heraldtest.Must(t, err)
 	return all
 }
 
-func indexes(all []ledger.Follower) (list []uint64) {
+func indexes(all []ledger.Member) (list []uint64) {
 	for _, f := range all {
 		list = append(list, f.Job.FeedbackIndex)
 	}
 	return list
 }
 
-// TestFollowersOfOneClient: the deliveries behind the leader are claimed in the order of their index, not in
+// TestMembersOfOneClient: the deliveries behind the leader are claimed in the order of their index, not in
 // the order of acceptance, up to the first that cannot join.
-func TestFollowersOfOneClient(t *testing.T) {
+func TestMembersOfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
@@ -87,9 +87,9 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 }
 
-// TestFollowersOfTheBacklog: the oldest deliveries of the backlog follow, one per client plus those behind it.
+// TestMembersOfTheBacklog: the oldest deliveries of the backlog follow, one per client plus those behind it.
 // Deliveries with another action, with headers of their own or replayed ones do not follow.
-func TestFollowersOfTheBacklog(t *testing.T) {
+func TestMembersOfTheBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
@@ -106,7 +106,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
 	leader := claim(t, s, tasks[0])
 
-	heraldtest.Equal(t, "followers", len(follow(t, s, leader, 3)), 3)
+	heraldtest.Equal(t, "members", len(follow(t, s, leader, 3)), 3)
 	all := follow(t, s, leader, 49)
 	var clients []byte
 	for _, f := range all {
@@ -118,7 +118,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	}
 	heraldtest.Equal(t, "count as dispatched", countDispatched(t, s), ledger.MaxDispatchedPerAgent)
 
-	// Followers use no slot of the backlog, and the delivery of a lost worker returns.
+	// Members use no slot of the backlog, and the delivery of a lost worker returns.
 	r := record(t, s, leader, delivered)
 	heraldtest.Equal(t, "dispatched", len(r.Next), 1)
 	lapse(t, s, all[0].Claim)
@@ -137,9 +137,9 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	}
 }
 
-// TestGivenBackFollowerGivesUpItsTurn: an earlier delivery arrives while a Follower has the turn of their ordering key.
-// GiveBack ends the Follower's turn, and the two deliveries are dispatched in their order.
-func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
+// TestGivenBackMemberGivesUpItsTurn: an earlier delivery arrives while a Member has the turn of their ordering key.
+// GiveBack ends the Member's turn, and the two deliveries are dispatched in their order.
+func TestGivenBackMemberGivesUpItsTurn(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	s.StrictOrder = true
@@ -168,7 +168,7 @@ func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 }
 
 // TestGivenBackWithoutLeader: an operator cancels the leader of a batch during its call, and the agent refuses the call.
-// The followers, which waited for the leader, are delivered.
+// The members, which waited for the leader, are delivered.
 func TestGivenBackWithoutLeader(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -176,7 +176,7 @@ func TestGivenBackWithoutLeader(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
 	leader := claim(t, s, tasks[0])
 	all := follow(t, s, leader, 49)
-	heraldtest.Equal(t, "followers", len(all), 3)
+	heraldtest.Equal(t, "members", len(all), 3)
 	_, _, _, err := s.Cancel(t.Context(), []uuid.UUID{leader.ID}, true)
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, s.GiveBack(t.Context(), all))

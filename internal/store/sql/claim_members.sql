@@ -1,19 +1,19 @@
--- claim_followers: claim more deliveries of the agent of a running delivery, to send all of them in one batch call. The
--- running delivery is the leader; the others are its followers. parts/claim.sql makes the claims.
+-- claim_members: claim more deliveries of the agent of a running delivery, to send all of them in one batch call. The
+-- running delivery is the leader; the others are its members. parts/claim.sql makes the claims.
 --
 -- @chain_id, @registry, @agent_id; @leader: the leader's id; @limit: at most this many; @lease, @recent (intervals)
 --
--- lock_agent.sql has locked the agent, so no other transaction dispatches from its backlog. A follower must be a
--- NewFeedback with the leader's action, without headers of its own, and not replayed. Followers come from two sources:
+-- lock_agent.sql has locked the agent, so no other transaction dispatches from its backlog. A member must be a
+-- NewFeedback with the leader's action, without headers of its own, and not replayed. Members come from two sources:
 --   - the backlog: the deliveries that dispatch.sql would dispatch next, those of a backfill last;
 --   - each ordering key of the leader and of these deliveries: its next open deliveries, if they are in the backlog or
---     waiting (behind_earlier), up to the first one that cannot be a follower. A retraction cannot be one, so no delivery
+--     waiting (behind_earlier), up to the first one that cannot be a member. A retraction cannot be one, so no delivery
 --     behind it follows. Revocations and held deliveries are left out, because they delay none.
 --
--- So the followers of one ordering key are consecutive (step is their number), and share its turn.
+-- So the members of one ordering key are consecutive (step is their number), and share its turn.
 --
--- A follower has no task: its handed_at stays null. So it does not count towards the eight deliveries that the agent
--- may have dispatched, and the task of an earlier dispatch cannot claim it. If the worker dies, the follower's lease
+-- A member has no task: its handed_at stays null. So it does not count towards the eight deliveries that the agent
+-- may have dispatched, and the task of an earlier dispatch cannot claim it. If the worker dies, the member's lease
 -- expires like that of any other claim.
 --
 -- The statement reads at most 4 * limit rows of the backlog; later deliveries are not considered. Returns the columns

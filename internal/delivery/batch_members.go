@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// followerTimeout bounds the checks and file fetches of all members of a batch together, because the leader has a
+	// memberTimeout bounds the checks and file fetches of all members of a batch together, because the leader has a
 	// permit and waits for them. The claim of a member that is not ready in time is released; the delivery is called
 	// later.
-	followerTimeout = 5 * time.Second
-	// followersAtOnce bounds the members of a batch that are prepared concurrently.
-	followersAtOnce = 8
+	memberTimeout = 5 * time.Second
+	// membersAtOnce bounds the members of a batch that are prepared concurrently.
+	membersAtOnce = 8
 	// maxMemberFetches bounds the files that the members of all batches of the process fetch concurrently. Members have
 	// no slots, so nothing else bounds the memory for their files, each of which may have Config.FetchLimit bytes.
 	maxMemberFetches = 8
@@ -32,10 +32,10 @@ const (
 	memberFetchWait = 200 * time.Millisecond
 )
 
-// follower is the attempt of a delivery that was claimed for the batch of another delivery, the leader.
-type follower struct {
+// member is the attempt of a delivery that was claimed for the batch of another delivery, the leader.
+type member struct {
 	*attempt
-	given ledger.Follower
+	given ledger.Member
 
 	size    int   // of the arguments, in bytes of JSON
 	failure error // why the attempt failed, before or in the call; nil: it did not fail
@@ -45,32 +45,32 @@ type follower struct {
 	decided  decision
 }
 
-// claimFollowers claims up to n more deliveries of the agent for the batch of the leader a. Their leases are long
+// claimMembers claims up to n more deliveries of the agent for the batch of the leader a. Their leases are long
 // enough for the preparation and the call. If Postgres fails, it logs the error and returns the deliveries that were
 // claimed, usually none.
-func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
-	held := lease{e.Now(), e.Lease + followerTimeout}
+func (e *Executor) claimMembers(ctx context.Context, a *attempt, n int) (all []*member) {
+	held := lease{e.Now(), e.Lease + memberTimeout}
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	given, err := e.Followers.ClaimFollowers(try, a.claim, n, held.length)
+	given, err := e.Members.ClaimMembers(try, a.claim, n, held.length)
 	if err != nil && ctx.Err() == nil {
 		e.Logger.Warn("nothing can be claimed to go in one call with a delivery", logging.About(logging.Postgres),
 			"delivery", a.claim.ID, "error", err)
 	}
 	for _, g := range given {
-		all = append(all, &follower{given: g, failure: g.Err, attempt: e.beginAttempt(g.Claim, a.server, held, g.Err)})
+		all = append(all, &member{given: g, failure: g.Err, attempt: e.beginAttempt(g.Claim, a.server, held, g.Err)})
 	}
 	return all
 }
 
-// prepareFollowers calls prepareFollower for each of these deliveries, at most followersAtOnce at a time, within
-// followerTimeout. It sets back (follower.back) for deliveries that are not ready in time, and for those whose
+// prepareMembers calls prepareMember for each of these deliveries, at most membersAtOnce at a time, within
+// memberTimeout. It sets back (member.back) for deliveries that are not ready in time, and for those whose
 // arguments exceed maxBatchBytes together with the arguments that are ready already.
-func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
-	limited, cancel := context.WithTimeout(ctx, followerTimeout)
+func (e *Executor) prepareMembers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*member) {
+	limited, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
 	var working sync.WaitGroup
-	room := make(chan struct{}, followersAtOnce)
+	room := make(chan struct{}, membersAtOnce)
 	var bytes atomic.Int64 // size of the arguments that are ready; once it is maxBatchBytes, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
@@ -81,7 +81,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 				return
 			}
 			if f.failure == nil {
-				f.failure = e.prepareFollower(limited, a, f, tool)
+				f.failure = e.prepareMember(limited, a, f, tool)
 			}
 			if bytes.Add(int64(f.size)) > maxBatchBytes {
 				f.back, f.call.arguments = true, nil
@@ -98,10 +98,10 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	}
 }
 
-// prepareFollower runs the steps of the delivery f that precede the call. It uses the endpoint of the leader a, because
-// both have the same agent. tool is the batch tool. If prepareFollower sets f.back, the returned error is no failure of
+// prepareMember runs the steps of the delivery f that precede the call. It uses the endpoint of the leader a, because
+// both have the same agent. tool is the batch tool. If prepareMember sets f.back, the returned error is no failure of
 // the delivery, and the caller releases the claim.
-func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
+func (e *Executor) prepareMember(ctx context.Context, a *attempt, f *member, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
 			err = e.endStages(f.attempt, err, v)
@@ -162,18 +162,18 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	return nil
 }
 
-// decideFollower returns the outcome of the batch member f (decideOutcome), with three fields of the outcome cleared.
+// decideMember returns the outcome of the batch member f (decideOutcome), with three fields of the outcome cleared.
 // Task and Anew are false, because f has no task in Redis. Moved is false, because the leader's outcome already says
 // that the endpoint may have moved.
-func (e *Executor) decideFollower(f *follower) decision {
+func (e *Executor) decideMember(f *member) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
 	return d
 }
 
-// recordFollowers starts to record, concurrently, the outcomes of all members of the batch of the leader a. The members
+// recordMembers starts to record, concurrently, the outcomes of all members of the batch of the leader a. The members
 // that failed before the call are among them. The caller waits for the returned WaitGroup.
-func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGroup {
+func (e *Executor) recordMembers(ctx context.Context, a *attempt) *sync.WaitGroup {
 	recording := &sync.WaitGroup{}
 	if a.batch == nil {
 		return recording
@@ -193,8 +193,8 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 						"panic", v, "stack", string(debug.Stack()))
 				}
 			}()
-			if i >= len(a.batch.failed) { // sortFollowers has decided the outcomes of the others
-				f.decided = e.decideFollower(f)
+			if i >= len(a.batch.failed) { // sortMembers has decided the outcomes of the others
+				f.decided = e.decideMember(f)
 			}
 			if _, err := e.recordOutcome(ctx, f.attempt, f.decided, e.Ledger.Record); err != nil {
 				e.Logger.Warn("what became of a delivery of a batch is not recorded; its lease brings it back",
@@ -205,11 +205,11 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 	return recording
 }
 
-// ensureFollowersLeases extends the leases of the batch's members if they would expire during a call with this timeout.
+// ensureMemberLeases extends the leases of the batch's members if they would expire during a call with this timeout.
 // It returns the error of the first that cannot be extended. composeBatch checked the leases for the first call, so
 // usually only a second call, after a token refresh, needs this. While it waits for Postgres, the lease of the leader a
 // may become too short, which is an error too.
-func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
+func (e *Executor) ensureMemberLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all have the same lease
 	}
@@ -229,18 +229,18 @@ const giveBackTimeout = 10 * time.Second
 
 // giveBack releases the claims of deliveries that were in no call, or in a call that the agent refused or did not
 // receive. Their attempts do not count. It logs a failure.
-func (e *Executor) giveBack(ctx context.Context, back []*follower) {
+func (e *Executor) giveBack(ctx context.Context, back []*member) {
 	if len(back) == 0 {
 		return
 	}
-	given := make([]ledger.Follower, len(back))
+	given := make([]ledger.Member, len(back))
 	for i, f := range back {
 		given[i] = f.given
 		f.spans.End("", "", true, nil, e.Now())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
-	if err := e.Followers.GiveBack(ctx, given); err != nil {
+	if err := e.Members.GiveBack(ctx, given); err != nil {
 		e.Logger.Warn(text.Count(len(back), "delivery that went in no call keeps its claim until it runs out",
 			"deliveries that went in no call keep their claims until these run out"),
 			logging.About(logging.Postgres), "error", err)
