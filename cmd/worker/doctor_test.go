@@ -197,13 +197,13 @@ func TestDoctorComparesWorkers(t *testing.T) {
 		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), records.Worker{ID: uuid.New(), Host: "a"}))
 	}
 
-	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "1 workers take tasks from this Redis database, and 0 of them use this Postgres: another Herald")
+	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "1 worker takes tasks from this Redis database, but this Postgres has 0: another Herald")
 	report()
 	for _, f := range diagnose(t, 0, d.env...).findings {
 		heraldtest.Lacks(t, "one worker with both", f.Text, "this Redis database")
 	}
 	report()
-	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "2 workers use this Postgres, and 1 of them take tasks from this Redis database. Give all the same REDIS_URL")
+	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "2 workers use this Postgres, but only 1 of them can take tasks from this Redis database. Give all the same REDIS_URL")
 }
 
 // TestDoctorComparesKeysets checks that the doctor reports a running worker with another keyset, and a keyset without the
@@ -219,7 +219,7 @@ func TestDoctorComparesKeysets(t *testing.T) {
 		records.Worker{ID: uuid.New(), Host: "elsewhere", Keys: []uint32{key}, SealsWith: key}))
 	same := diagnose(t, 0, env...)
 	same.saysNothing("keyset", doctor.MarkWarn)
-	same.says("signing", doctor.MarkOK, "1 signing keys can be used")
+	same.says("signing", doctor.MarkOK, "1 signing key can be used")
 
 	other := append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))
 	said := diagnose(t, 1, other...)

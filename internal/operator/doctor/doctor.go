@@ -189,7 +189,7 @@ func (d *doctor) checkSigningKeys(ctx context.Context) []Finding {
 	case n == 0:
 		return nil
 	case len(sealed) == 0:
-		return reportOK("%d signing keys can be used", n)
+		return reportOK("%s be used", text.Count(n, "signing key can", "signing keys can"))
 	case len(sealed) < n:
 		return reportWarning("%d of %d signing keys are encrypted with keys that HERALD_KEYSET lacks: %s",
 			len(sealed), n, firstFew(sealed))

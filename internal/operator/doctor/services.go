@@ -174,13 +174,14 @@ func (d *doctor) compareWorkers(ctx context.Context, q *queue.Queue) []Finding {
 	case err != nil:
 		return reportWarning("%v", err)
 	case readers > len(workers):
-		return reportWarning("%d workers take tasks from this Redis database, and %d of them use this Postgres: "+
-			"another Herald uses the same Redis database, and both delay each other's deliveries. Give each Herald a "+
-			"Redis database of its own (REDIS_URL)", readers, len(workers))
+		return reportWarning("%s tasks from this Redis database, but this Postgres has %d: another Herald uses the "+
+			"same Redis database, and both delay each other's deliveries. Give each Herald a Redis database of its own "+
+			"(REDIS_URL)", text.Count(readers, "worker takes", "workers take"), len(workers))
 	case readers < len(workers):
-		return reportWarning("%d workers use this Postgres, and %d of them take tasks from this Redis database. "+
-			"Give all the same REDIS_URL: otherwise they do not share the limits of calls, and may repeat calls after "+
-			"an outage. A worker that was killed counts for %s", len(workers), readers, ledger.WorkerGone)
+		return reportWarning("%s this Postgres, but only %d of them can take tasks from this Redis database. Give all "+
+			"the same REDIS_URL: otherwise they do not share the limits of calls, and may repeat calls after an outage. "+
+			"A worker that was killed counts for %s", text.Count(len(workers), "worker uses", "workers use"), readers,
+			ledger.WorkerGone)
 	}
 	return nil
 }
