@@ -53,10 +53,10 @@ func CredentialOriginOf(rawURL string) (CredentialOrigin, error) {
 	return CredentialOrigin(OriginOf(u)), nil
 }
 
-// isHostName reports whether a host consists of labels of letters, digits, - and _, separated by single dots, with an
-// optional dot at the end.
+// isHostName reports whether a host, as returned by Host, consists of labels of letters, digits, - and _, separated by
+// single dots.
 func isHostName(host string) bool {
-	for _, label := range strings.Split(strings.TrimSuffix(host, "."), ".") {
+	for _, label := range strings.Split(host, ".") {
 		if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 			return false
 		}

@@ -41,6 +41,7 @@ func TestOrigins(t *testing.T) {
 		{"https://@b.example", "https://b.example", ""},
 		{"https://a.example@b.example", "https://b.example", ""},
 		{"https://a..example", "https://a..example", ""}, // this name cannot be dialed
+		{"https://a.example..", "https://a.example.", ""},
 		{"ftp://a.example", "ftp://a.example", ""},
 		{"//a.example", "://a.example", ""},
 		{"https://", "https://", ""},
