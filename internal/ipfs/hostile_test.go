@@ -409,6 +409,7 @@ func TestGatewayIsNoOrigin(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ipfs/" + refused: "", "/%69pfs/" + stored: "", "/ipfs/" + stored + "/./agent.json": "", "/x/..//IPFS/" + stored + "/.": "",
 		"/ipns/a/../b": "", "/api/v0/cat?arg=" + refused: "", "/short": "",
+		"/ipfs/" + stored + "/../../agent.json": "", "/ipfs/" + stored + "/%2e%2E/%2e./agent.json": "", "/ipfs%2F" + stored + "%2F..%2F../agent.json": "",
 		"/agent.json": web, "/x/ipfs/agent.json": web, "/ipfs.json": web, "/api/v0/agent": web,
 	} {
 		doc, err := f.Fetch(t.Context(), web+path, mib)

@@ -148,11 +148,13 @@ func commonOrigin(resp *http.Response) netguard.Origin {
 	return origin
 }
 
-// isGatewayPath reports whether a gateway serves stored content at the path of u, in any spelling. It returns true also
-// for URLs that throughGateway does not recognize, such as those with a CID of an insecure hash.
+// isGatewayPath reports whether a gateway may serve stored content at the path of u, in any spelling. It returns true
+// also for URLs that throughGateway does not recognize, such as those with a CID of an insecure hash, and for all paths
+// with . or .. segments: a gateway that does not resolve them may find entries with these names in a directory.
 func isGatewayPath(u *url.URL) bool {
 	clean := strings.ToLower(path.Clean("/"+u.Path)) + "/"
-	return strings.HasPrefix(clean, "/ipfs/") || strings.HasPrefix(clean, "/ipns/") || clean == "/api/v0/cat/"
+	return hasDots(strings.Split(u.Path, "/")) || strings.HasPrefix(clean, "/ipfs/") ||
+		strings.HasPrefix(clean, "/ipns/") || clean == "/api/v0/cat/"
 }
 
 // weakestScheme returns the source of an answer: http if any hop used plain http.
