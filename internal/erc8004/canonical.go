@@ -31,13 +31,13 @@ const maxCanonicalBytes = 256 << 10
 // also returns Mismatch if a form matches that omits a part of content, and immutable is false.
 func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) {
+	if len(content) > maxCanonicalBytes || !decode.Modest(content) {
 		return Mismatch
 	}
-	// Two kinds of documents are rejected, because no writer of a form produces them and readers interpret them in
-	// different ways: objects with duplicate names, and numbers beyond a double.
+	// Three kinds of documents are rejected, because no writer of a form produces them and readers interpret them in
+	// different ways: objects with duplicate names, numbers beyond a double, and unpaired surrogates.
 	root, fault := strictjson.Parse(content, strictjson.Options{})
-	if fault != nil || !isRepresentable(root) {
+	if fault != nil || strictjson.IsDamaged(content) || !isRepresentable(root) {
 		return Mismatch
 	}
 	var top map[string]bool // the names of the document's own members

@@ -136,6 +136,9 @@ func TestCanonicalFormCoversAllFields(t *testing.T) {
 			}
 		}
 	}
+	// encoding/json reads half of a surrogate pair as U+FFFD, and other parsers do not.
+	replaced := crypto.Keccak256Hash([]byte("{\"text\":\"\ufffd\"}"))
+	heraldtest.Equal(t, "half a surrogate pair", VerifyHash([]byte(`{"text":"\ud83d"}`), replaced, true), Mismatch)
 	// agent0-ts drops nested members whose names the top level lacks. Its form counts only if the URI fixes the bytes.
 	ts := crypto.Keccak256Hash([]byte(`{"list":[{}],"mcp":{},"text":"ok"}`))
 	for file, want := range map[string][2]Verdict{ // mutable, immutable

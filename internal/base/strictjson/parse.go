@@ -173,7 +173,7 @@ func (p *parser) repairText(v *Value, s string, literal []byte) string {
 		return s
 	}
 	repaired := strings.ReplaceAll(s, "\x00", "\uFFFD")
-	if repaired != s || isDamaged(literal) {
+	if repaired != s || IsDamaged(literal) {
 		if v.Name == s { // the path must contain the repaired name
 			v.Name = repaired
 		}
@@ -182,22 +182,22 @@ func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	return repaired
 }
 
-// isDamaged reports whether encoding/json replaced a part of a string literal when it decoded it: invalid UTF-8 or an
-// unpaired surrogate.
-func isDamaged(literal []byte) bool {
-	if !utf8.Valid(literal) {
+// IsDamaged reports whether encoding/json replaces a part of a string, or of a string in a document, when it decodes
+// text: invalid UTF-8 or an unpaired surrogate. text must be valid JSON.
+func IsDamaged(text []byte) bool {
+	if !utf8.Valid(text) {
 		return true
 	}
-	for i := bytes.IndexByte(literal, '\\'); i >= 0 && i+1 < len(literal); {
+	for i := bytes.IndexByte(text, '\\'); i >= 0 && i+1 < len(text); {
 		step := 2
-		if u := readEscape(literal[i:]); u >= 0xD800 && u < 0xE000 {
-			low := readEscape(literal[min(i+6, len(literal)):])
+		if u := readEscape(text[i:]); u >= 0xD800 && u < 0xE000 {
+			low := readEscape(text[min(i+6, len(text)):])
 			if u >= 0xDC00 || low < 0xDC00 || low >= 0xE000 {
 				return true
 			}
 			step = 12
 		}
-		next := bytes.IndexByte(literal[i+step:], '\\')
+		next := bytes.IndexByte(text[i+step:], '\\')
 		if next < 0 {
 			return false
 		}
