@@ -167,6 +167,33 @@ func TestGivenBackMemberGivesUpItsTurn(t *testing.T) {
 	}
 }
 
+// TestGivenBackMemberDelaysLaterOnes: GiveBack ends the claims of two unchecked members of one client. When their own tasks
+// run, from more than 10 s later on, the check of the first is put off. It still delays the second.
+func TestGivenBackMemberDelaysLaterOnes(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.StrictOrder = true
+	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
+	var in []ledger.Intake
+	for c := range byte(ledger.MaxDispatchedPerAgent) {
+		in = append(in, ledger.Intake{Job: ofClient(c, 1)})
+	}
+	_, tasks := accept(t, s, append(in, ledger.Intake{Job: ofClient(20, 1)}, ledger.Intake{Job: ofClient(20, 2)})...)
+	all := follow(t, s, claim(t, s, tasks[0]), 49)
+	heraldtest.Equal(t, "members", indexes(all), []uint64{1, 2})
+	heraldtest.Must(t, s.GiveBack(t.Context(), all))
+	exec(t, s, `UPDATE herald.work SET delays_until = delays_until - interval '11 s'`)
+	var next []ledger.Task
+	for _, task := range tasks[1:3] {
+		next = append(next, record(t, s, claim(t, s, task), delivered).Next...)
+	}
+	heraldtest.Equal(t, "dispatched", len(next), 2)
+	record(t, s, claim(t, s, next[0]), ledger.Outcome{Status: outcome.Waiting, Reason: outcome.AgentBusy, Task: true, Free: true, Stage: "claim"})
+	second := claim(t, s, next[1])
+	heraldtest.Must(t, s.Bind(t.Context(), second, ledger.Binding{Job: second.Job, Source: second.Source}))
+	heraldtest.Equal(t, "index and whether it may be called", []any{second.Job.FeedbackIndex, second.MayCall}, []any{uint64(2), false})
+}
+
 // TestGivenBackWithoutLeader: an operator cancels the leader of a batch during its call, and the agent refuses the call.
 // The members, which waited for the leader, are delivered.
 func TestGivenBackWithoutLeader(t *testing.T) {

@@ -21,7 +21,7 @@ WITH given AS MATERIALIZED (
        SET status          = CASE WHEN g.recheck_at IS NOT NULL THEN 'waiting' ELSE 'queued' END,
            reason          = CASE WHEN g.recheck_at IS NOT NULL THEN 'behind_earlier' END,
            next_attempt_at = CASE WHEN g.recheck_at IS NOT NULL THEN g.recheck_at END,
-           claim_no        = nextval('herald.claim_no'),
+           claim_no        = CASE WHEN dispatch > 1 THEN nextval('herald.claim_no') END, -- the next claim may be the first one (parts/claim.sql)
            attempts        = d.attempts - 1,
            dispatch        = dispatch - 1, -- no task had this number
            handed_at       = NULL, claimed_at = NULL, lease_until = NULL, updated_at = now()
