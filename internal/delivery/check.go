@@ -66,7 +66,7 @@ func (e *Executor) checkAttempts(a *attempt) error {
 // maxTaskWait, because a changed policy may end the pause earlier. The pause ends by Postgres' clock, because this
 // machine's may be ahead by minutes.
 func (e *Executor) checkPause(a *attempt) error {
-	now := a.claim.StartedAt.Add(e.Now().Sub(a.began))
+	now := a.claim.StartedAt.Add(e.Now().Sub(a.ready)) // not later than by Postgres' clock: StartedAt precedes a.ready
 	left := a.policy.PauseUntil.Sub(now)
 	if left <= 0 {
 		return nil

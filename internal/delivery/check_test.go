@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 	"unsafe"
@@ -16,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
+	"github.com/google/uuid"
 )
 
 // TestSealedHeaders: the call gets the headers that are sealed for the event's agent. Headers that cannot be opened or
@@ -81,14 +83,21 @@ func TestFreeWaitGrowsWithAge(t *testing.T) {
 }
 
 // TestPauseEndsByPostgresClock: an agent is not called before the end of its policy's pause by a worker whose clock is
-// ahead of Postgres' clock, and without delay by one whose clock is behind.
+// ahead of Postgres' clock, and without delay by one whose clock is behind. A claim that waits for Postgres ends no pause.
 func TestPauseEndsByPostgresClock(t *testing.T) {
 	t.Parallel()
 	claimed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
-		e := &Executor{Config: Config{Now: func() time.Time { return claimed.Add(ahead + 3*time.Second) }}}
 		for pause, want := range map[time.Duration]time.Duration{3 * time.Second: 0, 4 * time.Second: time.Second, time.Hour: maxTaskWait} {
-			a := &attempt{began: claimed.Add(ahead), claim: &ledger.Claim{StartedAt: claimed}, policy: policy.Policy{PauseUntil: claimed.Add(pause)}}
+			now := claimed.Add(ahead - 8*time.Second)
+			l := &faulty{claim: func(context.Context, uuid.UUID, int, time.Duration) (*ledger.Claim, error) {
+				now = now.Add(8 * time.Second)
+				return &ledger.Claim{StartedAt: claimed, Policy: policy.Policy{PauseUntil: claimed.Add(pause)}}, nil
+			}}
+			e := &Executor{Config: Config{Ledger: l, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }}}
+			a, err := e.claimDelivery(t.Context(), uuid.Nil, 1)
+			heraldtest.Must(t, err)
+			now = now.Add(3 * time.Second)
 			var wait time.Duration
 			if err := e.checkPause(a); err != nil {
 				wait = classify.Error(err).Pause

@@ -69,7 +69,7 @@ func (e *Executor) warnUnknown(ctx context.Context, id uuid.UUID) {
 // beginAttempt returns an attempt for a claim, and traces the step claim. server is the agent's entry in the servers
 // file, or nil. err is the error of the claim, or nil.
 func (e *Executor) beginAttempt(c *ledger.Claim, server *servers.Server, l lease, err error) *attempt {
-	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"},
+	a := &attempt{claim: c, server: server, began: l.asked, ready: e.Now(), lease: l, stage: stage{name: "claim"},
 		agentKnown: c.Bound || !c.Verified}
 	a.levels = policy.Levels{Operator: c.Policy, Own: c.OwnPolicy}
 	if server != nil {

@@ -52,6 +52,7 @@ type attempt struct {
 	levels policy.Levels   // the policies of the agent at the time of the claim
 	policy policy.Policy   // the settings in force (policy.Levels.Settings)
 	began  time.Time       // monotonic time before the claim
+	ready  time.Time       // monotonic time after the claim
 	lease  lease
 	pass   *admission.Pass // what the attempt got at the gates; nil: a member of a batch, which uses its leader's
 	// agentKnown says that the claim names the right agent: the delivery was bound when it was claimed, or events are
