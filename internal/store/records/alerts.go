@@ -63,7 +63,7 @@ type LookConfig struct {
 type Looked struct {
 	Disabled []erc8004.Agent // agents that it disabled
 	Inserted int             // number of alerts that it inserted
-	Last     erc8004.Agent   // the last agent that it read; zero: the next call begins with the first agents again
+	Last     erc8004.Agent   // the last agent of the part; zero: the next call begins with the first agents again
 }
 
 // agentRange is a part of all agents: those after an agent, up to the last one.
@@ -90,17 +90,18 @@ const (
 // LookForNews disables agents whose calls have all failed for cfg.DisableAfter, finds changes of agents and deliveries
 // that no earlier call reported, and inserts an alert for each (News). It also deletes finished alerts older than
 // cfg.Keep. All happens in one transaction, so that each change is reported once. A call reads a part of the agents
-// (cfg.Part), and the next call the part after it (cfg.After).
+// (cfg.Part), and the next call the part after it (cfg.After), also after an error: a transaction may lock an agent for
+// long.
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for alerts")
 	defer end()
 	part, err := s.findPart(ctx, cfg.After, cmp.Or(cfg.Part, defaultLookPart))
 	if err != nil {
-		return Looked{}, err
+		return Looked{Last: cfg.After}, err
 	}
 	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter, part)
 	if err != nil {
-		return Looked{}, err
+		return Looked{Last: part.last}, err
 	}
 	err = pgx.BeginFunc(ctx, s.db.Conns, func(tx pgx.Tx) error {
 		var news []News
@@ -130,7 +131,7 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err 
 		return err
 	})
 	if err != nil {
-		return Looked{}, err
+		return Looked{Last: part.last}, err
 	}
 	return l, nil
 }

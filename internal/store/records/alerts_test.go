@@ -1,6 +1,7 @@
 package records_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -287,6 +288,32 @@ func TestAlertChecksInParts(t *testing.T) {
 	fails(t, s, 3000, "121 hours", "1 hour")
 	told, _ = checkAll()
 	saysNews(t, "changes in three parts", told, "agent.disabled 3000", "agent.failing 1500", "agent.recovered 2 ", "agent.recovered 2998")
+}
+
+// TestAlertCheckFailsForAPart: a transaction holds an agent's row, so that the checks of its part fail. The checks of the
+// later parts still report their agents.
+func TestAlertCheckFailsForAPart(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	cfg := everything
+	cfg.Part = 1
+	for agent := 1; agent <= 4; agent++ {
+		acceptOne(t, s, feedback(agent, 1))
+		fails(t, s, agent, "121 hours", "1 hour")
+	}
+	holdOpen(t, s, `SELECT FROM herald.agents WHERE agent_id = 2 FOR UPDATE`)
+	failed := 0
+	for range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		l, err := s.LookForNews(ctx, cfg)
+		cancel()
+		if cfg.After = l.Last; err != nil {
+			failed++
+		}
+	}
+	heraldtest.Equal(t, "failed checks", failed, 1)
+	heraldtest.Equal(t, "disabled agents", value[string](t, s,
+		`SELECT string_agg(agent_id::text, ' ' ORDER BY agent_id) FROM herald.agents WHERE NOT enabled`), "1 3 4")
 }
 
 // TestConcurrentAlertChecks: concurrent checks raise each alert once, and disable each agent once.
