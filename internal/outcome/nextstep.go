@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/agentherald/herald/internal/base/netguard"
 )
@@ -68,11 +67,11 @@ func (s Subject) fill(r Reason, text string) string {
 // replay returns the command that replays the delivery or, if s names none, all deliveries of the agent that ended for
 // the reason. It returns "" if s names neither.
 func (s Subject) replay(r Reason) string {
-	switch name, _, _ := strings.Cut(s.Agent, " "); {
+	switch {
 	case s.Delivery != "":
 		return "worker delivery replay " + s.Delivery
-	case name != "":
-		return "worker delivery replay --agent " + name + " --reason " + string(r) + " --yes"
+	case s.Agent != "":
+		return "worker delivery replay --agent " + s.Agent + " --reason " + string(r) + " --yes"
 	}
 	return ""
 }
