@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -229,6 +230,26 @@ func TestDoctorComparesKeysets(t *testing.T) {
 	said = diagnose(t, 0, other...)
 	said.says("signing", doctor.MarkWarn, "1 of 2 signing keys are encrypted with keys that HERALD_KEYSET lacks")
 	heraldtest.Equal(t, "faults", errs, "")
+}
+
+// TestDoctorFindsMissingKeys checks that the doctor reports a running worker without a key that encrypted stored tokens,
+// although it encrypts with the same key as the shell: a former key was removed too early.
+func TestDoctorFindsMissingKeys(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.answers(0, "is stored for", "a-token", "y\n", "token", "set", "8453:42", "--origin", "https://agent.example")
+	former := d.keys().PrimaryID()
+	d.with(d.next("keys", "rotate", "add"))
+	d.with(d.next("keys", "rotate", "promote"))
+	key := d.keys().PrimaryID()
+	report := func(host string, keys ...uint32) {
+		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(),
+			records.Worker{ID: uuid.New(), Host: host, Keys: keys, SealsWith: key}))
+	}
+	report("whole", former, key)
+	diagnose(t, 0, d.env...).saysNothing("keyset", doctor.MarkWarn)
+	report("partial", key)
+	diagnose(t, 0, d.env...).says("keyset", doctor.MarkWarn, fmt.Sprintf("lacks key %d, which encrypts 1 stored token", former))
 }
 
 func TestDoctorCountsStuckDeliveries(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
@@ -140,8 +142,8 @@ func (d *doctor) checkKeyset(context.Context) []Finding {
 	return reportResult(err, "HERALD_KEYSET can be used")
 }
 
-// compareKeysets warns about running workers that cannot decrypt what this keyset encrypts, or the reverse. During a
-// rotation of keys, keysets differ, but each can decrypt what the others encrypt.
+// compareKeysets warns about running workers that cannot decrypt what this keyset encrypts, or the reverse, and about
+// those that lack a key of stored tokens. During a rotation of keys, keysets differ, but each has all keys in use.
 func (d *doctor) compareKeysets(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
@@ -154,12 +156,24 @@ func (d *doctor) compareKeysets(ctx context.Context) (findings []Finding) {
 	if err != nil {
 		return reportWarning("%v", err)
 	}
+	uses, err := ask(ctx, d.store.SealingKeys)
+	if err != nil {
+		return reportWarning("%v", err)
+	}
 	for _, w := range workers {
 		if !w.HasKey(keys.PrimaryID()) || !keys.Has(w.SealsWith) {
 			findings = append(findings, reportWarning("the worker on %s (%s) has another keyset than this shell: "+
 				"it encrypts with key %d, this shell with key %d, and one cannot decrypt what the other encrypts. "+
 				"Give all workers the same keyset, and restart them", text.Printable(w.Host), w.ID, w.SealsWith,
 				keys.PrimaryID())...)
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(uses)) {
+			if keys.Has(id) && !w.HasKey(id) { // checkTokens reports the keys that this keyset lacks too
+				findings = append(findings, reportWarning("the worker on %s (%s) lacks key %d, which encrypts %s, and "+
+					"holds the deliveries that need it. Give the worker the keyset of this shell, and restart it",
+					text.Printable(w.Host), w.ID, id, text.Count(uses[id], "stored token", "stored tokens"))...)
+			}
 		}
 	}
 	return findings
