@@ -198,7 +198,9 @@ func TestDoctorComparesWorkers(t *testing.T) {
 		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), records.Worker{ID: uuid.New(), Host: "a"}))
 	}
 
-	diagnose(t, 0, d.env...).says("redis", doctor.MarkWarn, "1 worker takes tasks from this Redis database, but this Postgres has 0: another Herald")
+	more := diagnose(t, 0, d.env...)
+	more.says("redis", doctor.MarkWarn, "1 worker takes tasks from this Redis database, but this Postgres has 0: another Herald")
+	more.says("redis", doctor.MarkWarn, "If Postgres was just away, look again in 15s")
 	report()
 	for _, f := range diagnose(t, 0, d.env...).findings {
 		heraldtest.Lacks(t, "one worker with both", f.Text, "this Redis database")

@@ -160,8 +160,8 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 
 // compareWorkers compares the workers that take tasks from this Redis with those that wrote their record into this
 // Postgres. A worker writes its record before it takes tasks, and deletes it afterwards. So if Redis has more, another
-// Herald uses the same Redis database. If Redis has fewer, workers of this Postgres use another Redis, unless they were
-// killed or are just starting.
+// Herald uses the same Redis database, unless Postgres was away until now. If Redis has fewer, workers of this Postgres
+// use another Redis, unless Redis was away until now, or workers were killed or are just starting.
 func (d *doctor) compareWorkers(ctx context.Context, q *queue.Queue) []Finding {
 	if !d.migrated {
 		return nil
@@ -175,13 +175,14 @@ func (d *doctor) compareWorkers(ctx context.Context, q *queue.Queue) []Finding {
 		return reportWarning("%v", err)
 	case readers > len(workers):
 		return reportWarning("%s tasks from this Redis database, but this Postgres has %d: another Herald uses the "+
-			"same Redis database, and both delay each other's deliveries. Give each Herald a Redis database of its own "+
-			"(REDIS_URL)", text.Count(readers, "worker takes", "workers take"), len(workers))
+			"same Redis database, and both delay each other's deliveries. Give each Herald a Redis database of its "+
+			"own (REDIS_URL). If Postgres was just away, look again in %s",
+			text.Count(readers, "worker takes", "workers take"), len(workers), records.WorkerReports)
 	case readers < len(workers):
-		return reportWarning("%s this Postgres, but only %d of them can take tasks from this Redis database. Give all "+
-			"the same REDIS_URL: otherwise they do not share the limits of calls, and may repeat calls after an outage. "+
-			"A worker that was killed counts for %s", text.Count(len(workers), "worker uses", "workers use"), readers,
-			ledger.WorkerGone)
+		return reportWarning("%s this Postgres, but only %d of them can take tasks from this Redis database. Give "+
+			"all the same REDIS_URL: otherwise they do not share the limits of calls, and may repeat calls after an "+
+			"outage. If a worker was killed or Redis was just away, look again in %s",
+			text.Count(len(workers), "worker uses", "workers use"), readers, ledger.WorkerGone)
 	}
 	return nil
 }
