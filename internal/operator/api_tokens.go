@@ -125,7 +125,8 @@ func splitAPIToken(token secret.Secret) (id, key string, ok bool) {
 	return id, key, ok && cut && len(id) == 12 && len(key) == 43
 }
 
-// FindCaller returns the caller that a token belongs to, or ErrUnknownToken.
+// FindCaller returns the caller that a token belongs to, or ErrUnknownToken. If it cannot note the use of a valid
+// token, it returns the caller and an error.
 type FindCaller func(ctx context.Context, token secret.Secret) (Caller, error)
 
 // LoadCallers loads the valid tokens, and returns a function that finds their callers. The function does not see later
@@ -137,7 +138,7 @@ func (o *Operator) LoadCallers(ctx context.Context) (FindCaller, error) {
 		now := time.Now()
 		for _, t := range tokens {
 			if t.RevokedAt == nil && (t.ExpiresAt == nil || t.ExpiresAt.After(now)) {
-				k := &knownToken{hash: t.Hash, caller: Caller{Name: fmt.Sprintf("%s (API token %s)", t.Name, t.ID)}}
+				k := &knownToken{hash: t.Hash, expires: t.ExpiresAt, caller: Caller{Name: fmt.Sprintf("%s (API token %s)", t.Name, t.ID)}}
 				for _, s := range t.Scopes {
 					k.caller.Scopes = append(k.caller.Scopes, Scope(s))
 				}
@@ -149,9 +150,8 @@ func (o *Operator) LoadCallers(ctx context.Context) (FindCaller, error) {
 	})
 	return func(ctx context.Context, token secret.Secret) (c Caller, err error) {
 		id, key, ok := splitAPIToken(token)
-		hash := sha256.Sum256([]byte(key))
-		k := known[id]
-		if !ok || k == nil || !bytes.Equal(k.hash, hash[:]) {
+		hash, k := sha256.Sum256([]byte(key)), known[id]
+		if !ok || k == nil || !bytes.Equal(k.hash, hash[:]) || k.expires != nil && time.Now().After(*k.expires) {
 			return c, ErrUnknownToken
 		}
 		if !k.noted.Swap(true) {
@@ -163,7 +163,8 @@ func (o *Operator) LoadCallers(ctx context.Context) (FindCaller, error) {
 
 // knownToken is a valid token.
 type knownToken struct {
-	hash   []byte
-	caller Caller
-	noted  atomic.Bool // its use need not be noted
+	hash    []byte
+	expires *time.Time // nil: never
+	caller  Caller
+	noted   atomic.Bool // its use need not be noted
 }

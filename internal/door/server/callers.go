@@ -27,6 +27,9 @@ const TokenCache = 5 * time.Second
 // tokens can put on Postgres.
 const reloadPause = 200 * time.Millisecond
 
+// knownWait is how long findKnown waits for Postgres if it knows the token. A scrape of Prometheus ends after 10 s.
+const knownWait = time.Second
+
 // callers identifies the callers of tokens.
 type callers struct {
 	own  secret.Secret // HERALD_API_TOKEN; zero if it is not set
@@ -69,13 +72,39 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (caller operato
 			return caller, err
 		}
 		// Other callers wait for the load too. So it does not end with this caller, and is not one of its reads.
-		_, err, _ := c.together.Do("", func() (any, error) {
+		load := c.together.DoChan("", func() (any, error) {
 			return nil, c.reload(operator.WithCaller(context.WithoutCancel(ctx), operator.Caller{}))
 		})
-		if err != nil {
-			return caller, err
+		select {
+		case done := <-load:
+			if done.Err != nil {
+				return caller, done.Err
+			}
+		case <-ctx.Done():
+			return caller, context.Cause(ctx)
 		}
 	}
+}
+
+// findKnown is find for a route that answers in outages of Postgres. A token of the last load counts as valid if
+// Postgres does not answer within knownWait, or cannot note its use.
+func (c *callers) findKnown(ctx context.Context, token secret.Secret) (operator.Caller, error) {
+	soon, cancel := context.WithTimeout(ctx, knownWait)
+	defer cancel()
+	caller, err := c.find(soon, token)
+	if err == nil || errors.Is(err, operator.ErrUnknownToken) {
+		return caller, err
+	}
+	c.mu.Lock()
+	known := c.known
+	c.mu.Unlock()
+	if known != nil {
+		cancel() // do not wait for Postgres once more to note the use
+		if caller, _ := known(soon, token); caller.Name != "" {
+			return caller, nil
+		}
+	}
+	return c.find(ctx, token)
 }
 
 func (c *callers) reload(ctx context.Context) error {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // tokenOf returns a token in the form of `worker api-token create`.
@@ -91,4 +93,60 @@ func TestLoadSparesCaller(t *testing.T) {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
+}
+
+// TestKnownTokens: while Postgres does not answer, or takes no writes, a token of the last load is still valid for the
+// routes that answer in outages, and for no other.
+func TestKnownTokens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var away, readOnly error
+		c := &callers{load: func(context.Context) (operator.FindCaller, error) {
+			if away != nil {
+				time.Sleep(10 * time.Second)
+			}
+			return func(_ context.Context, token secret.Secret) (operator.Caller, error) {
+				if token.Compare(tokenOf("1").Reveal()) {
+					return operator.Caller{Name: "1"}, readOnly
+				}
+				return operator.Caller{}, operator.ErrUnknownToken
+			}, away
+		}}
+		find := func(digit string, wantKnown, wantOther error, within time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if caller, err := c.findKnown(t.Context(), tokenOf(digit)); !errors.Is(err, wantKnown) ||
+				err == nil && caller.Name != digit || time.Since(began) > within {
+				t.Errorf("%s in outages: %+v, %v after %s", digit, caller, err, time.Since(began))
+			}
+			if _, err := c.find(t.Context(), tokenOf(digit)); !errors.Is(err, wantOther) {
+				t.Errorf("%s: %v, want %v", digit, err, wantOther)
+			}
+		}
+		find("1", nil, nil, 0)
+		readOnly = context.Canceled
+		find("1", nil, readOnly, 0)
+		readOnly, away = nil, context.DeadlineExceeded
+		time.Sleep(TokenCache)
+		find("1", nil, away, knownWait)
+		find("2", away, away, 20*time.Second)
+	})
+}
+
+// TestMetricsInOutages: /metrics answers a known token while Postgres does not, and /readyz says why.
+func TestMetricsInOutages(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "127.0.0.1:0", token, func() (waiting, degraded map[string]string) {
+		return map[string]string{"postgres": "no answer"}, nil
+	})
+	s.callers.load = func(context.Context) (operator.FindCaller, error) { return nil, context.DeadlineExceeded }
+	s.callers.known = func(context.Context, secret.Secret) (operator.Caller, error) {
+		return operator.Caller{Name: "prometheus", Scopes: []operator.Scope{operator.ScopeRead}}, nil
+	}
+	header := map[string]string{"Authorization": "Bearer " + tokenOf("1").Reveal()}
+	for path, want := range map[string]string{"/metrics": "metrics here", "/readyz": "no answer",
+		config.SettingsPath: "the token cannot be checked"} {
+		_, body := ask(t, s, "GET", path, header)
+		heraldtest.Contains(t, path, body, want)
+	}
 }

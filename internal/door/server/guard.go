@@ -77,7 +77,11 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 		return c, false
 	}
 
-	c, err := s.callers.find(r.Context(), token)
+	find := s.callers.find
+	if route.InOutages {
+		find = s.callers.findKnown
+	}
+	c, err := find(r.Context(), token)
 	switch {
 	case err == nil:
 		return c, true
@@ -129,7 +133,7 @@ func (s *Server) isTrusted(r *http.Request) bool {
 	if !given {
 		return s.cfg.Token.IsZero()
 	}
-	c, err := s.callers.find(r.Context(), token)
+	c, err := s.callers.findKnown(r.Context(), token)
 	return err == nil && c.May(operator.ScopeRead)
 }
 

@@ -48,6 +48,7 @@ type Route struct {
 	Scope      operator.Scope
 	Form       bool // a form of a page, which must contain the page's token
 	BearerOnly bool // part of the API: credentials that browsers send automatically are not accepted
+	InOutages  bool // a token that was known before is valid while Postgres does not answer (findKnown)
 	Open       bool // without a token and under any host name, like the health checks
 	Handle     func(http.ResponseWriter, *http.Request, Visitor)
 }
@@ -165,7 +166,7 @@ func (s *Server) Mount(monitor http.Handler, routes []Route) {
 // Routes returns the given routes and the server's own, without the health checks, which are open.
 func (s *Server) Routes(monitor http.Handler, mounted []Route) []Route {
 	own := []Route{
-		{Method: "GET", Path: "/metrics", Handle: withoutVisitor(s.cfg.Metrics)},
+		{Method: "GET", Path: "/metrics", InOutages: true, Handle: withoutVisitor(s.cfg.Metrics)},
 		{Method: "GET", Path: config.SettingsPath, Handle: func(w http.ResponseWriter, _ *http.Request, _ Visitor) {
 			WriteJSON(w, http.StatusOK, s.cfg.Settings)
 		}},

@@ -137,6 +137,23 @@ func TestDirectScope(t *testing.T) {
 	}
 }
 
+// TestLoadedTokenExpires: a token expires too if the tokens are not loaded again.
+func TestLoadedTokenExpires(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made, err := w.operator.CreateAPIToken(t.Context(), "x", []string{"read"}, 3*time.Second, "the test")
+	heraldtest.Must(t, err)
+	find, err := w.operator.LoadCallers(t.Context())
+	heraldtest.Must(t, err)
+	token := secret.New(made.Token)
+	_, err = find(t.Context(), token)
+	heraldtest.Must(t, err)
+	heraldtest.Await(t, "the token has expired", func() bool {
+		_, err := find(t.Context(), token)
+		return errors.Is(err, operator.ErrUnknownToken)
+	})
+}
+
 func TestAPITokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
