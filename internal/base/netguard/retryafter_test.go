@@ -21,3 +21,21 @@ func TestRetryAfter(t *testing.T) {
 		}
 	}
 }
+
+// FuzzRetryAfter checks that the wait is in its bounds, and that of a date is the time until then.
+func FuzzRetryAfter(f *testing.F) {
+	f.Add("15", int64(1_800_000_000))
+	f.Add("Sat, 21 Nov 2026 12:00:30 GMT", int64(-1))
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	f.Fuzz(func(t *testing.T, value string, at int64) {
+		const longest = 24 * time.Hour
+		if got := RetryAfter(http.Header{"Retry-After": {value}}, now, longest); got < 0 || got > longest {
+			t.Errorf("%q: %s", value, got)
+		}
+		date := time.Unix(at%(1<<35), 0).UTC()
+		got := RetryAfter(http.Header{"Retry-After": {date.Format(http.TimeFormat)}}, now, longest)
+		if want := max(0, min(date.Sub(now), longest)); date.Year() > 0 && date.Year() < 10_000 && got != want {
+			t.Errorf("%s: %s, want %s", date, got, want)
+		}
+	})
+}

@@ -2,7 +2,10 @@ package strictjson
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -93,10 +96,18 @@ func TestLargeObjectsAreIndexed(t *testing.T) {
 	}
 }
 
+// escapes matches a surrogate pair, an unpaired surrogate in group 1, or any other escape.
+var escapes = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.`)
+
+// isDamagedText is IsDamaged by other means.
+func isDamagedText(text []byte) bool {
+	return !utf8.Valid(text) || slices.ContainsFunc(escapes.FindAllSubmatch(text, -1), func(m [][]byte) bool { return m[1] != nil })
+}
+
 // FuzzParse checks that accepted text is JSON without duplicate names, with the same value as in encoding/json, and
 // that all other valid JSON is accepted too.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{`{"a":[1,-0.5e3,"x\u0000",null,true,{}],"":{}}`, `{"a":1,"a":2}`, `[[[[`, "\"\xff\"", `[1,]`, `{"a":1,}`, `1 2`, ` "\ud800" `, `{"a" 1}`} {
+	for _, s := range []string{`{"a":[1,-0.5e3,"x\u0000",null,true,{}],"":{}}`, `{"a":1,"a":2}`, `[[[[`, "\"\xff\"", `[1,]`, `{"a":1,}`, `1 2`, ` "\ud800" `, `["\ud83d\ude00"]`, `"\udc00\udc00"`, `{"a" 1}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -111,6 +122,14 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: the fault %+v cannot be shown", raw, fault)
 		case fault.Kind != Duplicate && json.Valid(raw):
 			t.Fatalf("%q is JSON and refused: %+v", raw, fault)
+		}
+		if fault == nil {
+			repaired, plain := false, fmt.Sprint(v.Plain())
+			clean, fault := Parse(raw, Options{LastWins: true, Repaired: func(*Value) { repaired = true }})
+			damaged, hasNUL := isDamagedText(raw), strings.Contains(plain, "\x00")
+			if fault != nil || IsDamaged(raw) != damaged || repaired != (damaged || hasNUL) || strings.Contains(fmt.Sprint(clean.Plain()), "\x00") {
+				t.Fatalf("%q is damaged: %t, has NUL: %t, repaired: %t, %v", raw, damaged, hasNUL, repaired, fault)
+			}
 		}
 		last, fault := Parse(raw, Options{LastWins: true})
 		if (fault == nil) != json.Valid(raw) || fault == nil && !reflect.DeepEqual(last.Plain(), decodeAny(t, raw)) {
