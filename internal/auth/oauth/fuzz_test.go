@@ -32,6 +32,11 @@ func FuzzParseChallenge(f *testing.F) {
 		if c.Bearer && !strings.Contains(strings.ToLower(a+b), "bearer") {
 			t.Errorf("no Bearer is there: %q %q", a, b)
 		}
+		// A value in quotes is read as it was written, after any other challenge.
+		quoted := `DPoP x="," , Bearer scope="s", resource_metadata="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(a) + `" , error="e"`
+		if c := ParseChallenge([]string{quoted}); len(quoted) <= maxHeader && len(a) <= maxURL && (c.Metadata != a || c.Scope != "s" || c.Error != "e") {
+			t.Errorf("%q is read as %+v", quoted, c)
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,33 @@ func TestAddressAsFetchWritesIt(t *testing.T) {
 		heraldtest.Must(t, res.Body.Close())
 		heraldtest.Equal(t, given, res.Header.Get("Target"), want)
 	}
+}
+
+// FuzzNormalizeURL checks that an address is normalized to one that it keeps, of the same origin, without dot segments
+// and with only the characters that `new URL(…)` of JavaScript keeps too.
+func FuzzNormalizeURL(f *testing.F) {
+	f.Add("/a/../mcp/%2E%2e/./b/%2e?a='b'")
+	f.Add("//a//../b%2Fc/?\u00e4#x")
+	f.Fuzz(func(t *testing.T, target string) {
+		u, err := url.Parse("https://a.example:8443/" + target)
+		if err != nil {
+			return
+		}
+		u.Fragment, u.RawFragment = "", "" // a request has none
+		normal := normalizeURL(u)
+		again, err := url.Parse(normal.String())
+		if err != nil || normalizeURL(again).String() != normal.String() || again.Host != u.Host || again.User != nil {
+			t.Fatalf("%q became %q and that %q, %v", u, normal, normalizeURL(again), err)
+		}
+		for _, segment := range strings.Split(strings.ToLower(again.EscapedPath()), "/") {
+			if s := strings.ReplaceAll(segment, "%2e", "."); s == "." || s == ".." {
+				t.Fatalf("%q became %q", u, normal)
+			}
+		}
+		if strings.ContainsAny(normal.RawQuery, `"'<>#`) || strings.ContainsFunc(normal.String(), func(r rune) bool { return r <= ' ' || r > '~' }) {
+			t.Fatalf("%q became %q", u, normal)
+		}
+	})
 }
 
 // TestOtherOrigin checks that the client of an endpoint, which adds secret headers, sends nothing to another origin. The

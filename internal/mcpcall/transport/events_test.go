@@ -135,6 +135,41 @@ func TestEventReader(t *testing.T) {
 	}
 }
 
+// FuzzEvents compares the reader with the rules of WHATWG HTML §9.2.6, for streams whose lines end with LF or CRLF.
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte("\uFEFFevent: first\ndata: x\n\n: hello\r\n\r\ndata:a\ndata: b\ndata\nid: 7\n\ndata:\n\nevent: x\n\ndata: cut off"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		text := strings.TrimPrefix(strings.ReplaceAll(string(in), "\r\n", "\n"), "\uFEFF")
+		if strings.Contains(text, "\r") {
+			return
+		}
+		r := newEventReader(bytes.NewReader(in), 1<<20)
+		blocks := strings.Split("\n"+text, "\n\n") // the first line may be empty
+		for _, block := range blocks[:len(blocks)-1] {
+			var name string
+			var data []string
+			for _, line := range strings.Split(block, "\n") {
+				field, value, _ := strings.Cut(line, ":")
+				switch value = strings.TrimPrefix(value, " "); field {
+				case "event":
+					name = value
+				case "data":
+					data = append(data, value)
+				}
+			}
+			if data == nil {
+				continue
+			}
+			e, err := r.nextEvent()
+			if err != nil || e.name != name[:min(len(name), maxEventName)] || string(e.data) != strings.Join(data, "\n") {
+				t.Fatalf("%q: got %q %q, %v; want %q %q", in, e.name, e.data, err, name, data)
+			}
+		}
+		_, err := r.nextEvent()
+		heraldtest.Fails(t, "at the end", err, io.EOF)
+	})
+}
+
 // FuzzStream checks that any stream is read to its end within the limits, and that only an answer with the id of a
 // pending request counts as one.
 func FuzzStream(f *testing.F) {
