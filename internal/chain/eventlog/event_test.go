@@ -85,3 +85,45 @@ func TestSort(t *testing.T) {
 	}
 	heraldtest.Equal(t, "blocks, transactions and indexes", got, [][3]uint{{4, 1, 0}, {4, 1, 1}, {4, 2, 0}, {5, 0, 0}})
 }
+
+// FuzzJob: the job of any log has the log's texts, apart from repaired characters, and its JSON is read as the same job.
+func FuzzJob(f *testing.F) {
+	words := func(values ...int64) (out []byte) {
+		for _, v := range values {
+			out = append(out, common.BigToHash(big.NewInt(v)).Bytes()...)
+		}
+		return out
+	}
+	text := append(words(4), "a\x00\xe2\x82"+strings.Repeat("\x00", 28)...)
+	for i := range erc8004.Topics() {
+		f.Add(uint8(i), words(1, 2, 3), append(words(1, 5, 0, 256, 256, 256, 256, 0), text...))
+		f.Add(uint8(i), words(1, 2, 3), append(words(64, 0), text...))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, topics, data []byte) {
+		all := erc8004.Topics()
+		l := types.Log{Address: common.Address{1}, TxHash: common.Hash{1}, Topics: []common.Hash{all[int(which)%len(all)]}, Data: data}
+		for ; len(topics) >= 32 && len(l.Topics) < 4; topics = topics[32:] {
+			l.Topics = append(l.Topics, common.Hash(topics[:32]))
+		}
+		e, err := erc8004.Decode(l)
+		if err != nil {
+			return
+		}
+		j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1, limits)
+		if err != nil {
+			return
+		}
+		for _, c := range [][2]string{{j.Tag1, e.Tag1}, {j.Tag2, e.Tag2}, {j.Endpoint, e.Endpoint}, {j.FeedbackURI, e.FeedbackURI}, {j.ResponseURI, e.ResponseURI}, {j.Tag, e.Tag}} {
+			if !erc8004.SameText(c[0], c[1]) {
+				t.Errorf("%q is read as %q", c[1], c[0])
+			}
+		}
+		j.Sanitized = nil
+		raw, err := json.Marshal(j)
+		heraldtest.Must(t, err)
+		again, err := job.Parse(raw, limits)
+		if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() || again.OrderKey() != j.OrderKey() {
+			t.Errorf("%s is read as %+v, %v: differs in %q", raw, again, err, field)
+		}
+	})
+}

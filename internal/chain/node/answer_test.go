@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/gorilla/websocket"
 
@@ -270,4 +272,31 @@ func TestLargeWebsocketAnswer(t *testing.T) {
 	if _, err := c.ReadHead(t.Context()); !errors.Is(err, ErrTooLarge) || !IsRangeLimit(err) {
 		t.Error(err)
 	}
+}
+
+// FuzzLogs: logs are decoded as go-ethereum decodes them. Logs with decimal numbers are those with the same numbers in
+// hex.
+func FuzzLogs(f *testing.F) {
+	const log = `[{"address":"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432","topics":["0x6a4a61743519c9d648a14e6493f47dbe3ff1aa29e7785c96c8326a205e58febc"],` +
+		`"data":"0x01","blockNumber":"0x1f","transactionHash":"0x6a4a61743519c9d648a14e6493f47dbe3ff1aa29e7785c96c8326a205e58febc","transactionIndex":"0x0","logIndex":"0x2"}]`
+	f.Add([]byte(log))
+	f.Add([]byte(strings.Replace(log, `"0x1f"`, `31`, 1)))
+	f.Add([]byte(strings.Replace(log, `"0x2"`, `"2"`, 1)))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var got Logs
+		var strict, again []types.Log
+		err := json.Unmarshal(raw, &got)
+		refused := json.Unmarshal(raw, &strict)
+		if err != nil {
+			if refused == nil {
+				t.Fatalf("%s is refused: %v", raw, err)
+			}
+			return
+		}
+		text, err := json.Marshal(got)
+		heraldtest.Must(t, err)
+		if err := json.Unmarshal(text, &again); err != nil || !reflect.DeepEqual(again, []types.Log(got)) || refused == nil && !reflect.DeepEqual(strict, again) {
+			t.Fatalf("%s is read as %s, %v", raw, text, err)
+		}
+	})
 }
