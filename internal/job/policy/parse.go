@@ -245,6 +245,7 @@ func (p *parser) readCondition(name string, v *strictjson.Value) func(*Event) bo
 		return func(e *Event) bool { return e.HasFile == want }
 	}
 	_, ok := v.Data.(string)
+	text = cleanTag(text)
 	prefix, isPrefix := strings.CutSuffix(text, "*")
 	p.refuseUnless(v, ok && !strings.Contains(prefix, "*"), `must be a tag, a prefix as in "miner-*", or "" for no tag`)
 	return func(e *Event) bool {

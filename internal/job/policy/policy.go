@@ -5,7 +5,8 @@
 // combines their other fields.
 //
 // Invariants: Parse refuses unknown members and values with their path. The agent's own policy only reduces the agent's
-// deliveries. Values are compared exactly. A Policy is not modified after Parse, so that goroutines may share it.
+// deliveries. Values are compared exactly, and tags as the agent gets them. A Policy is not modified after Parse, so
+// that goroutines may share it.
 package policy
 
 import (
@@ -101,8 +102,8 @@ func (r *Rule) matchesEvent(e *Event) bool {
 type Event struct {
 	Kind       job.Kind // "": any event of the agent. A filter skips it if it skips all
 	Chain      uint64
-	Agent      string // decimal id
-	Tag1, Tag2 string
+	Agent      string         // decimal id
+	Tag1, Tag2 string         // as the agent gets them (cleanTag)
 	Client     common.Address // the author of the feedback or of the validation
 	Value      *big.Int       // the rating is Value / 10^Decimals; nil: the kind has none
 	Decimals   uint8
@@ -115,13 +116,18 @@ func EventOf(j job.Job) Event {
 	e := Event{Kind: j.Kind, Chain: j.ChainID, Agent: j.AgentID.String(), Client: j.ClientAddress}
 	switch j.Kind {
 	case job.KindNewFeedback:
-		e.Tag1, e.Tag2, e.Value, e.Decimals, e.HasFile = j.Tag1, j.Tag2, j.Value, j.ValueDecimals, j.FeedbackURI != ""
+		e.Tag1, e.Tag2, e.HasFile = cleanTag(j.Tag1), cleanTag(j.Tag2), j.FeedbackURI != ""
+		e.Value, e.Decimals = j.Value, j.ValueDecimals
 	case job.KindValidationResponse:
-		e.Client, e.Tag1, e.HasFile = j.ValidatorAddress, j.Tag, j.ResponseURI != ""
+		e.Client, e.Tag1, e.HasFile = j.ValidatorAddress, cleanTag(j.Tag), j.ResponseURI != ""
 		e.Value = big.NewInt(int64(j.Response))
 	}
 	return e
 }
+
+// cleanTag returns a tag without misleading characters. The agent's arguments lack them too: with them, a client could
+// otherwise evade a rule about a tag, and the agent would get exactly this tag.
+func cleanTag(tag string) string { return text.Sanitize(tag) }
 
 // Level is the origin of a policy.
 type Level string

@@ -69,6 +69,9 @@ func TestRules(t *testing.T) {
 		ClientAddress: common.HexToAddress(alice), FeedbackIndex: 1})
 	response := policy.EventOf(job.Job{Kind: job.KindResponseAppended, ChainID: 8453, AgentID: big.NewInt(42),
 		ClientAddress: common.HexToAddress(alice), FeedbackIndex: 1, ResponseURI: "ipfs://x"})
+	// The agent gets these tags without the characters that make them look different.
+	disguised := policy.EventOf(job.Job{Kind: job.KindNewFeedback, AgentID: big.NewInt(42), Tag1: "up\u202etime", Tag2: "\u2066"})
+	disguisedValidation := policy.EventOf(job.Job{Kind: job.KindValidationResponse, AgentID: big.NewInt(42), Tag: "audit\U000e0041"})
 	for _, c := range []struct {
 		when  string
 		skips []policy.Event
@@ -94,6 +97,9 @@ func TestRules(t *testing.T) {
 		{`{"tag1":""}`, []policy.Event{tagged("", "x")}, []policy.Event{plain, revocation}},
 		{`{"tag1":"*"}`, []policy.Event{plain, tagged("", "")}, []policy.Event{revocation}},
 		{`{"tag2":["","a*"]}`, []policy.Event{plain, tagged("x", "ab")}, []policy.Event{tagged("a", "b")}},
+		{`{"tag1":"uptime","tag2":""}`, []policy.Event{plain, disguised}, []policy.Event{tagged("up\u200btime", "")}},
+		{`{"tag1":"up\u202eti*"}`, []policy.Event{plain, disguised}, nil},
+		{`{"tag1":"audit"}`, []policy.Event{disguisedValidation}, nil},
 		{`{"tag1":"uptime","tag2":"x"}`, []policy.Event{tagged("uptime", "x")}, []policy.Event{plain, tagged("y", "x")}},
 		{`{"tag1":"audit"}`, []policy.Event{validation}, []policy.Event{plain}},
 		{`{"client":"` + alice + `"}`, []policy.Event{plain}, []policy.Event{validation, revocation}},
