@@ -38,11 +38,12 @@ func FuzzItems(f *testing.F) {
 			if !json.Valid(r.Raw) || len(r.Raw) > 17<<10 {
 				t.Errorf("%d bytes are kept", len(r.Raw))
 			}
-			var strict struct{ Results []struct{ DeliveryID string } }
+			var strict map[string]any // unlike a struct, it distinguishes upper and lower case in names
 			if json.Unmarshal(raw, &strict) == nil {
 				n := 0
-				for _, item := range strict.Results {
-					if item.DeliveryID == id {
+				list, _ := strict["results"].([]any)
+				for _, item := range list {
+					if o, _ := item.(map[string]any); o["deliveryId"] == id {
 						n++
 					}
 				}
