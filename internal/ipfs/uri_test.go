@@ -285,7 +285,7 @@ func FuzzNormalize(f *testing.F) {
 		if err != nil || again.source != ref.source || again.uri() != ref.uri() || len(again.segments) != len(ref.segments) {
 			t.Errorf("%q became %q, which reads differently: %v", s, ref.uri(), err)
 		}
-		if ref.web != nil && (ref.web.Fragment != "" || ref.web.Host == "" || ref.web.User != nil && strings.Contains(ref.shown, "@"+ref.web.Host)) {
+		if ref.web != nil && (ref.web.Fragment != "" || ref.web.Host == "" || ref.web.User != nil && strings.HasPrefix(ref.shown, ref.web.Scheme+"://"+ref.web.User.String()+"@")) {
 			t.Errorf("%q is fetched as %q and shown as %q", s, ref.web, ref.shown)
 		}
 	})
