@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 )
@@ -151,7 +152,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 	default:
 		v.binding = Unbound
 		v.why = fmt.Sprintf("it names %s, not this agent",
-			countNoun(len(list.names.Registrations), "other agent", "other agents"))
+			text.Count(len(list.names.Registrations), "other agent", "other agents"))
 	}
 	return v
 }

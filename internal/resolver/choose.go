@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 )
@@ -46,7 +47,7 @@ func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 		out += "; refused before it: " + joinFirst(passed)
 	}
 	if left > 0 {
-		out += fmt.Sprintf("; %s ranked below it", countNoun(left, "other MCP entry is", "other MCP entries are"))
+		out += fmt.Sprintf("; %s ranked below it", text.Count(left, "other MCP entry is", "other MCP entries are"))
 	}
 	return out
 }

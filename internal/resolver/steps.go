@@ -83,7 +83,7 @@ func describeRegistration(reg erc8004.Registration, mcp int) string {
 	out := "no services"
 	if len(lists) > 0 {
 		out = fmt.Sprintf("%s, %s, %d MCP", strings.Join(lists, " and "),
-			countNoun(len(reg.Services), "entry", "entries"), mcp)
+			text.Count(len(reg.Services), "entry", "entries"), mcp)
 	}
 	if reg.Inactive() {
 		out += ", inactive"
@@ -92,14 +92,6 @@ func describeRegistration(reg erc8004.Registration, mcp int) string {
 		out += ", over the limits: the rest is dropped"
 	}
 	return out
-}
-
-// countNoun returns n with the noun one if n is 1, and with the noun many otherwise.
-func countNoun(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
 }
 
 // withoutQuery returns a document's URI without user information, query and fragment.

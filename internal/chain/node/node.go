@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 )
 
@@ -202,11 +203,11 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	now := time.Now()
-	wait, stated := readRetryAfter(resp, now)
+	wait := netguard.RetryAfter(resp.Header, now, maxStatedRest)
 	if resp.StatusCode >= http.StatusInternalServerError {
 		wait = min(wait, maxRest) // an outage may end before the stated time
 	}
-	if stated && resp.StatusCode >= http.StatusBadRequest {
+	if resp.StatusCode >= http.StatusBadRequest {
 		t.node.rest.noteStated(now, wait)
 	}
 	body, err := t.node.boundAnswer(req, resp)
@@ -214,9 +215,7 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if refusal := readBatchRefusal(req, resp.StatusCode, body); refusal != nil {
-		if stated {
-			t.node.rest.noteStated(now, wait)
-		}
+		t.node.rest.noteStated(now, wait)
 		return nil, refusal
 	}
 	return resp, nil

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -34,7 +32,7 @@ type rest struct {
 	inARow int       // refusals since the last answer
 }
 
-// noteStated records the wait of a Retry-After header.
+// noteStated records the wait of a Retry-After header; 0: the answer has none.
 func (r *rest) noteStated(now time.Time, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,18 +64,6 @@ func (r *rest) remaining(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return max(r.until.Sub(now), 0)
-}
-
-// readRetryAfter returns the wait that an answer states, as a number of seconds or as a date.
-func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok bool) {
-	stated := resp.Header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(stated, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second, true
-	}
-	if at, err := http.ParseTime(stated); err == nil && at.After(now) {
-		return at.Sub(now), true
-	}
-	return 0, false
 }
 
 // awaitNodes returns the nodes that may be asked, healthiest first. If all nodes rest, it waits for the first one,
