@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -28,23 +29,23 @@ const (
 // Credential is the credential that an operator stores for one resource at one authorization server. Printing it
 // reveals no secret; Marshal does.
 type Credential struct {
-	Grant    string // GrantClientCredentials or GrantRefreshToken
-	ClientID string
-	Method   string // MethodBasic, MethodPost, MethodKey, or MethodNone (refresh tokens only)
+	Grant    string `json:"grant"` // GrantClientCredentials or GrantRefreshToken
+	ClientID string `json:"client_id"`
+	Method   string `json:"method"` // MethodBasic, MethodPost, MethodKey, or MethodNone (refresh tokens only)
 
-	Secret secret.Secret // for MethodBasic and MethodPost
-	Key    secret.Secret // for MethodKey: PEM, as PKCS #8, SEC 1 or PKCS #1
+	Secret secret.Secret `json:"-"` // for MethodBasic and MethodPost
+	Key    secret.Secret `json:"-"` // for MethodKey: PEM, as PKCS #8, SEC 1 or PKCS #1
 
 	// RefreshToken is for GrantRefreshToken. It is empty if the server issued none: then the access token cannot be
 	// renewed, and Obtain returns *RefusedError invalid_grant without a request.
-	RefreshToken secret.Secret
+	RefreshToken secret.Secret `json:"-"`
 
-	KeyID string // for MethodKey: "kid"; may be empty
+	KeyID string `json:"key_id,omitempty"` // for MethodKey: "kid"; may be empty
 	// Algorithm is for MethodKey: ES256, ES384, ES512, RS256, RS384, RS512, PS256, PS384, PS512 or EdDSA. Empty: one
 	// that suits the key and the server.
-	Algorithm string
-	Resource  string // value of the resource parameter; empty: not sent
-	Scope     string // requested by default; may be empty
+	Algorithm string `json:"algorithm,omitempty"`
+	Resource  string `json:"resource,omitempty"` // value of the resource parameter; empty: not sent
+	Scope     string `json:"scope,omitempty"`    // requested by default; may be empty
 }
 
 // Check returns an error if the credential is not valid. The error is a sentence without secrets.
@@ -115,18 +116,12 @@ func checkSecret(what string, s secret.Secret, mayLack bool) error {
 
 func isUnprintable(r rune) bool { return r < ' ' || r > '~' }
 
-// storedCredential is the form in which a Credential is encrypted and stored.
+// storedCredential is the form in which a Credential is encrypted and stored: with its secrets in clear text.
 type storedCredential struct {
-	Grant        string `json:"grant"`
-	ClientID     string `json:"client_id"`
-	Method       string `json:"method"`
+	Credential
 	Secret       string `json:"secret,omitempty"`
 	Key          string `json:"key,omitempty"`
 	RefreshToken string `json:"refresh_token,omitempty"`
-	KeyID        string `json:"key_id,omitempty"`
-	Algorithm    string `json:"algorithm,omitempty"`
-	Resource     string `json:"resource,omitempty"`
-	Scope        string `json:"scope,omitempty"`
 }
 
 // Marshal encodes the credential with its secrets in clear text, to be encrypted by the caller. It returns the error of
@@ -135,10 +130,7 @@ func (c Credential) Marshal() ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(storedCredential{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method,
-		Secret: c.Secret.Reveal(), Key: c.Key.Reveal(),
-		RefreshToken: c.RefreshToken.Reveal(), KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: c.Resource,
-		Scope: c.Scope})
+	return json.Marshal(storedCredential{c, c.Secret.Reveal(), c.Key.Reveal(), c.RefreshToken.Reveal()})
 }
 
 // maxStored bounds the input of ParseCredential: every field at its maximum length, escaped.
@@ -153,24 +145,15 @@ func ParseCredential(plain []byte) (Credential, error) {
 	if err != nil {
 		return Credential{}, fmt.Errorf("the stored credential cannot be read: %w", err)
 	}
-	var c Credential
-	fields := map[string]func(string){
-		"grant": func(v string) { c.Grant = v }, "client_id": func(v string) { c.ClientID = v },
-		"method": func(v string) { c.Method = v },
-		"secret": func(v string) { c.Secret = secret.New(v) }, "key": func(v string) { c.Key = secret.New(v) },
-		"refresh_token": func(v string) { c.RefreshToken = secret.New(v) }, "key_id": func(v string) { c.KeyID = v },
-		"algorithm": func(v string) { c.Algorithm = v }, "resource": func(v string) { c.Resource = v },
-		"scope": func(v string) { c.Scope = v },
+	var s storedCredential
+	err = json.Unmarshal(plain, &s)
+	again, _ := json.Marshal(s) // cannot fail for strings
+	if known, _ := parseObject(again); err != nil || !reflect.DeepEqual(o, known) {
+		return Credential{}, errors.New("the stored credential holds what this version does not know: " +
+			"it was stored by a newer one")
 	}
-	for name, value := range o {
-		set, known := fields[name]
-		text, ok := value.(string)
-		if !known || !ok {
-			return Credential{}, errors.New("the stored credential holds what this version does not know: " +
-				"it was stored by a newer one")
-		}
-		set(text)
-	}
+	c := s.Credential
+	c.Secret, c.Key, c.RefreshToken = secret.New(s.Secret), secret.New(s.Key), secret.New(s.RefreshToken)
 	if err := c.Check(); err != nil {
 		return Credential{}, fmt.Errorf("the stored credential cannot be used: %w", err)
 	}
