@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -68,24 +69,26 @@ func (s Server) Allows(names []string) []string {
 	return allowed
 }
 
-// listDifferences returns the fields, named as in the file, in which two servers differ.
+// endpoints returns the endpoints of two servers; zero: the server has none.
+func endpoints(s, o Server) (a, b mcpcall.Endpoint) {
+	a, _ = s.Endpoint()
+	b, _ = o.Endpoint()
+	return a, b
+}
+
+// listDifferences returns the fields, named as in the file, in which two servers differ. url and command also differ if
+// they are written differently but have the same value, for example with a secret moved to ${NAME}.
 func (s Server) listDifferences(o Server) (fields []string) {
-	a, b := mcpcall.Endpoint{}, mcpcall.Endpoint{}
-	if s.endpoint != nil {
-		a = *s.endpoint
-	}
-	if o.endpoint != nil {
-		b = *o.endpoint
-	}
+	a, b := endpoints(s, o)
 	for _, f := range []struct {
 		name string
 		same bool
 	}{
 		{"transport", a.Transport == b.Transport},
-		{"url", a.URL == b.URL},
+		{"url", a.URL == b.URL && (a.URL == "" || s.Display == o.Display)},
 		{"headers", maps.EqualFunc(a.Headers, b.Headers,
 			func(x, y secret.Secret) bool { return x.Compare(y.Reveal()) })},
-		{"command", a.Command == b.Command},
+		{"command", a.Command == b.Command && (a.Command == "" || s.Display == o.Display)},
 		{"args", slices.Equal(a.Args, b.Args)},
 		{"env", slices.Equal(a.Env, b.Env)},
 		{"workingDir", a.Dir == b.Dir},
@@ -94,33 +97,17 @@ func (s Server) listDifferences(o Server) (fields []string) {
 		{"timeoutMs", s.Timeout == o.Timeout},
 		{"onUnknown", s.Policy.OnUnknown == o.Policy.OnUnknown},
 	} {
-		if !f.same || f.name == s.findRespelt(o) {
+		if !f.same {
 			fields = append(fields, f.name)
 		}
 	}
 	return fields
 }
 
-// findRespelt returns the field (url or command) that is written differently but has the same value, for example with a
-// secret moved to ${NAME}; "" if no such field exists.
-func (s Server) findRespelt(o Server) string {
-	switch {
-	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL ||
-		s.endpoint.Command != o.endpoint.Command:
-		return ""
-	case s.endpoint.URL != "":
-		return "url"
-	}
-	return "command"
-}
-
 // hasMoved reports whether a client for s must not be used for o.
 func (s Server) hasMoved(o Server) bool {
-	respelt := s.findRespelt(o)
-	return slices.ContainsFunc(s.listDifferences(o), func(field string) bool {
-		return field != respelt && slices.Contains([]string{"transport", "url", "headers", "command", "args", "env",
-			"workingDir"}, field)
-	})
+	a, b := endpoints(s, o)
+	return a.ClientKey() != b.ClientKey()
 }
 
 // Diff lists the changes of a new file, each list sorted by key.
@@ -195,15 +182,7 @@ func compareFiles(before, after map[Key]Server) (d Diff) {
 // sortKeys returns the keys in numerical order.
 func sortKeys(m map[Key]Server) []Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int {
-		if a.ChainID != b.ChainID {
-			if a.ChainID < b.ChainID {
-				return -1
-			}
-			return 1
-		}
-		if len(a.AgentID) != len(b.AgentID) {
-			return len(a.AgentID) - len(b.AgentID)
-		}
-		return strings.Compare(a.AgentID, b.AgentID)
+		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), cmp.Compare(len(a.AgentID), len(b.AgentID)),
+			cmp.Compare(a.AgentID, b.AgentID))
 	})
 }
