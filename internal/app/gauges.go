@@ -46,6 +46,9 @@ func newGauge(name, help string, labels ...string) *prometheus.Desc {
 // tokenWarning is how long before its expiry a stored token counts as expiring soon.
 const tokenWarning = 7 * 24 * time.Hour
 
+// gaugeTimeout bounds the wait of a scrape for Postgres, and again for Redis. Prometheus waits for 10 s.
+const gaugeTimeout = 3 * time.Second
+
 // gauges reads its values only when it is scraped.
 type gauges struct {
 	store   *store.Store
@@ -84,7 +87,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		shared = 0
 	}
 	send(sharedLimits, shared)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), gaugeTimeout)
 	defer cancel()
 	if depth, err := g.records.Depth(ctx); err != nil {
 		g.log.Warn("metrics: open deliveries could not be counted", logging.About(logging.Postgres), "error", err)
@@ -101,7 +104,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		send(expiringTokens, float64(tokens.Expired), "expired")
 	}
 	ch <- prometheus.MustNewConstMetric(foreignTasks, prometheus.CounterValue, float64(g.queue.ForeignReturned()))
-	lanes, err := g.queue.Lanes()
+	inRedis, cancelRedis := context.WithTimeout(context.Background(), gaugeTimeout)
+	defer cancelRedis()
+	lanes, err := g.queue.Lanes(inRedis)
 	if err != nil {
 		g.log.Warn("metrics: lanes could not be counted", logging.About(logging.Redis), "error", err)
 	}

@@ -32,7 +32,7 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	}))
 	archived := func() int {
 		t.Helper()
-		lanes, err := w.queue.Lanes()
+		lanes, err := w.queue.Lanes(t.Context())
 		heraldtest.Must(t, err)
 		return lanes[queue.First]["archived"] + lanes[queue.Retry]["archived"] + lanes[queue.Bulk]["archived"]
 	}

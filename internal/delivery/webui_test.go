@@ -97,7 +97,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 		for _, d := range rows() {
 			got[d.Status]++
 		}
-		lanes := must(w.queue.Lanes())
+		lanes := must(w.queue.Lanes(t.Context()))
 		count := func(state string) (n int) {
 			for _, states := range lanes {
 				n += states[state]
@@ -107,7 +107,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 		return fmt.Sprint(got) == fmt.Sprint(want) && count("completed") == want[outcome.Delivered] && count("retry") == want[outcome.Waiting] &&
 			count("archived") == want[outcome.Rejected]+want[outcome.Held] && count("active")+count("pending")+count("scheduled") == 0
 	}
-	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
+	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes(t.Context()))) })
 
 	byTask := map[string]ledger.Delivery{}
 	for _, d := range rows() {
@@ -140,7 +140,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	if n := len(w.shown("archived")); n > want[outcome.Rejected]+want[outcome.Held] {
 		t.Errorf("%d are archived", n)
 	}
-	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
+	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes(t.Context()))) })
 }
 
 // TestKilledBeforeTaskIsRetried: a worker is killed after Postgres has stored a wait and before asynq knows it. asynq

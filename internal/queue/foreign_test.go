@@ -189,7 +189,7 @@ func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	if i, err := q.inspector.GetTaskInfo("default", "theirs"); err != nil || i.State != asynq.TaskStatePending {
 		t.Errorf("%+v, %v", i, err)
 	}
-	counted, err := q.Lanes()
+	counted, err := q.Lanes(t.Context())
 	if _, shown := counted[Lane(intakeLane)]; err != nil || shown {
 		t.Errorf("%v, %v", counted, err)
 	}

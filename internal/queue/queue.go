@@ -271,8 +271,12 @@ func (q *Queue) announceLanes() error {
 // ConnOpt returns asynq's connection options, for package webui.
 func (q *Queue) ConnOpt() asynq.RedisConnOpt { return q.opt }
 
-// Lanes returns the number of tasks by lane and asynq state. It does not count queues of other programs.
-func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
+// Lanes returns the number of tasks by lane and asynq state. It does not count queues of other programs. It asks Redis
+// for an answer first, because asynq's inspector accepts no context: if Redis is frozen, it waits for 10 s.
+func (q *Queue) Lanes(ctx context.Context) (map[Lane]map[string]int, error) {
+	if err := q.rdb.Ping(ctx).Err(); err != nil {
+		return nil, fmt.Errorf("reach Redis: %w", err)
+	}
 	known, err := q.inspector.Queues()
 	if err != nil {
 		return nil, fmt.Errorf("list the lanes: %w", err)

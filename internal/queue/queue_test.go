@@ -49,7 +49,7 @@ func TestEnqueueTwiceIsOneTask(t *testing.T) {
 		t.Errorf("payload %s", i.Payload)
 	}
 	heraldtest.Equal(t, "kept for", i.Retention, time.Hour)
-	lanes, err := q.Lanes()
+	lanes, err := q.Lanes(t.Context())
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "pending", lanes[First]["pending"], 1)
 	heraldtest.Equal(t, "lanes are shown", len(lanes), 5)
@@ -170,7 +170,7 @@ func TestErrorsWhenRedisIsAway(t *testing.T) {
 	heraldtest.Fails(t, "to ping", q.Ping(heraldtest.Within(t, 10*time.Second)))
 	_, err = q.Find(task) // not being able to look is not the same as not being there
 	heraldtest.Fails(t, "to find", err)
-	_, err = q.Lanes()
+	_, err = q.Lanes(t.Context())
 	heraldtest.Fails(t, "to count", err)
 }
 

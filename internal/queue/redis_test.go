@@ -1,8 +1,12 @@
 package queue
 
 import (
+	"context"
+	"errors"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -89,5 +93,22 @@ func TestDeadlinesAreKept(t *testing.T) {
 			t.Errorf("%s: the end of a context does not end a call, or the client dials %d times", raw, retries)
 		}
 		heraldtest.Must(t, q.Close())
+	}
+}
+
+// TestLanesOfFrozenRedis: counting the tasks in a Redis that accepts connections and does not answer ends with the
+// context.
+func TestLanesOfFrozenRedis(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	heraldtest.Must(t, err)
+	defer silent.Close()
+	q, err := Open(Config{URL: secret.New("redis://" + silent.Addr().String())})
+	heraldtest.Must(t, err)
+	defer q.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := q.Lanes(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
 	}
 }

@@ -143,7 +143,8 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	}
 	defer q.Close()
 	err = try(ctx, q.Ping)
-	if lanes, laneErr := q.Lanes(); err == nil && laneErr == nil {
+	if err == nil {
+		lanes, _ := q.Lanes(ctx)
 		for _, tasks := range lanes {
 			d.tasks += tasks["pending"] + tasks["active"] + tasks["retry"]
 		}
