@@ -55,7 +55,7 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d ledger.Deliver
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	const find = `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`
+	const find = `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash(replace($1, '\', '\\'))`
 	if err := s.Conns.QueryRow(ctx, find, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, postgres.NoRows(err, ledger.ErrNotFound))
 	}

@@ -251,7 +251,9 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	if f.Key != "" {
 		n.args = append(n.args, f.Key)
-		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
+		// key_hash casts to bytea, for which a backslash is an escape.
+		n.conditions = append(n.conditions,
+			fmt.Sprintf(`herald.key_hash(key) = herald.key_hash(replace($%d, '\', '\\'))`, len(n.args)))
 	}
 	if f.LastID != uuid.Nil {
 		n.addCondition("id >=", f.FirstID)

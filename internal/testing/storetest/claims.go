@@ -43,7 +43,7 @@ func (s *suite) TestAccept() {
 	s.expect(string(d.Result) == string(refused.Received) && d.Job == nil, "of the refused job %s is kept", d.Result)
 	d = s.read(j.ID())
 	s.expect(d.Dispatch == 1 && d.Key == j.Key(), "%+v", d)
-	_, err := s.DeliveryByKey(s.Context(), "nobody's")
+	_, err := s.DeliveryByKey(s.Context(), `nobody's \ or \x`)
 	s.expect(errors.Is(err, ledger.ErrNotFound), "a key that nobody holds: %v", err)
 	_, err = s.Delivery(s.Context(), uuid.New())
 	s.expect(errors.Is(err, ledger.ErrNotFound), "%v", err)
