@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -47,6 +48,7 @@ func TestSanitize(t *testing.T) {
 func FuzzSanitizeRaw(f *testing.F) {
 	f.Add([]byte(`{"a\u0000":["\u202e",1e5,"\\"]}`))
 	f.Add([]byte(`{"\\\ud83d":"\\ud83d\udc00"}`))
+	f.Add([]byte("[\"\u202e\u0085\U000e0041\\u2066\",1]"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, changed := Sanitize(map[string]any{"v": json.RawMessage(raw)})
 		out := got["v"].(json.RawMessage)
@@ -59,5 +61,38 @@ func FuzzSanitizeRaw(f *testing.F) {
 		if !changed && string(out) != string(raw) {
 			t.Fatal("changed without saying so")
 		}
+		var want, found any
+		if json.Unmarshal(raw, &want) != nil {
+			return
+		}
+		heraldtest.Must(t, json.Unmarshal(out, &found))
+		if want, unique := sanitizeDecoded(want); unique && !reflect.DeepEqual(found, want) {
+			t.Fatalf("%q became %q, want %v", raw, out, want)
+		}
 	})
+}
+
+// sanitizeDecoded sanitizes all strings of a decoded document. unique is false if two names of an object become equal.
+func sanitizeDecoded(v any) (_ any, unique bool) {
+	unique = true
+	add := func(e any) any {
+		e, ok := sanitizeDecoded(e)
+		unique = unique && ok
+		return e
+	}
+	switch v := v.(type) {
+	case string:
+		return text.Sanitize(v), true
+	case []any:
+		for i := range v {
+			v[i] = add(v[i])
+		}
+	case map[string]any:
+		out := map[string]any{}
+		for name, e := range v {
+			out[text.Sanitize(name)] = add(e)
+		}
+		return out, unique && len(out) == len(v)
+	}
+	return v, unique
 }
