@@ -3,9 +3,6 @@ package auth
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"strings"
 	"time"
 
@@ -71,32 +68,16 @@ func CheckToken(text string) error {
 // ReadTokenFile reads a token from a file with one line. The error does not contain the path and is a predicate
 // ("cannot be read").
 func ReadTokenFile(path string) (string, error) {
-	st, err := os.Stat(path) // before opening, because opening a FIFO waits for a writer
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
-	}
-	if !st.Mode().IsRegular() {
+	raw, _, err := secret.ReadFile(path, MaxToken+3)
+	switch {
+	case errors.Is(err, secret.ErrNotRegular):
 		return "", errors.New("is no regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
-	}
-	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, MaxToken+3))
-	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
+	case err != nil:
+		return "", fmt.Errorf("cannot be read: %w", err)
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(raw), "\n"), "\r")
 	if err := CheckToken(text); err != nil {
 		return "", fmt.Errorf("holds no token: it %w", err)
 	}
 	return text, nil
-}
-
-func stripPath(err error) error {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return p.Err
-	}
-	return err
 }

@@ -211,29 +211,15 @@ const maxKeysetFile = 64 << 10
 // LoadFile reads a keyset from a file as Unwrap does. A file that other users can read is an error. If there is no
 // file, the error is fs.ErrNotExist.
 func LoadFile(path string, m Master) (*Keyset, error) {
-	// Check the type before opening, because opening a FIFO waits for a writer.
-	st, err := os.Stat(path)
-	if err == nil && !st.Mode().IsRegular() {
+	raw, mode, err := ReadFile(path, maxKeysetFile)
+	switch {
+	case errors.Is(err, ErrNotRegular):
 		return nil, &KeysetError{path + " is not a file"}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the keyset file: %w", err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the keyset file: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	switch st, err = f.Stat(); {
 	case err != nil:
-		return nil, fmt.Errorf("read the keyset file: %w", err)
-	case st.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("read the keyset file %s: %w", path, err)
+	case mode&0o077 != 0:
 		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): "+
-			"run chmod 600 on it, and make new keys if others may have read it", path, st.Mode().Perm())}
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxKeysetFile))
-	if err != nil {
-		return nil, fmt.Errorf("read the keyset file: %w", err)
+			"run chmod 600 on it, and make new keys if others may have read it", path, mode)}
 	}
 	k, err := Unwrap(New(string(raw)), m)
 	if err != nil {

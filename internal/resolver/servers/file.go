@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"os"
 	"strconv"
@@ -64,44 +63,21 @@ func Find(path string, env func(string) (string, bool), chainID uint64, agentID 
 
 // readFile reads the file. It rejects files that are too long, are not regular files, or are accessible to other users.
 func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	raw, mode, err := secret.ReadFile(path, maxFile+1)
 	switch {
+	case errors.Is(err, secret.ErrNotRegular):
+		return nil, &Error{File: path, Problem: "is no file"}
 	case err != nil:
-		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
-	case !info.Mode().IsRegular():
-		return nil, &Error{File: path, Problem: "is no file"} // reading a pipe would block
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
-	}
-	defer func() { _ = f.Close() }()
-	switch info, err = f.Stat(); {
-	case err != nil:
-		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
+		return nil, &Error{File: path, Problem: "cannot be read: " + err.Error()}
 	// The rule is the same as for a keyset. In addition, write access would allow running commands.
-	case info.Mode().Perm()&0o077 != 0:
+	case mode&0o077 != 0:
 		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it "+
 			"may hold secrets and names "+
-			"commands: run chmod 600 on it", info.Mode().Perm())}
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	switch {
-	case err != nil:
-		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
+			"commands: run chmod 600 on it", mode)}
 	case len(raw) > maxFile:
 		return nil, &Error{File: path, Problem: fmt.Sprintf("is longer than %d bytes", maxFile)}
 	}
 	return raw, nil
-}
-
-// explainFileError returns the text of a file error without the path, which *Error contains.
-func explainFileError(err error) string {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err.Error()
-	}
-	return err.Error()
 }
 
 // Error is one error in the file.
