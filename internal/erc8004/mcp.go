@@ -18,12 +18,12 @@ const (
 // MCPEntry is one endpoint of an agent's MCP server in the agent's registration document. Its content is untrusted.
 type MCPEntry struct {
 	Transport   string // one of the Transport constants
-	URL         string // trimmed, scheme in lower case, otherwise as written; may contain {agentId} (Substitute)
+	URL         string // from `endpoint`, `url` or `value`, trimmed, scheme in lower case; may contain {agentId}
 	Command     string
 	Args        []string
 	Version     string // the MCP revision that the document states, which may be wrong
-	TokenHeader string // Service.TokenHeader
-	From        string // position in the document, such as "services[2]"
+	TokenHeader string // authentication.tokenHeader: the HTTP header in which the agent expects its token
+	From        string // position in the document: "services[2]", "endpoints[0]", "capabilities.mcp"
 }
 
 // agentIDPlaceholder is replaced by the agent's id in URLs of documents that several agents share. This is a convention
@@ -36,11 +36,11 @@ const agentIDPlaceholder = "{agentId}"
 func (r Registration) ListMCPEntries() []MCPEntry {
 	var out []MCPEntry
 	for _, s := range r.Services {
-		if !strings.EqualFold(s.Name, "MCP") || s.Endpoint == "" && s.Command == "" {
+		if !strings.EqualFold(s.Name, "MCP") || s.URL == "" && s.Command == "" {
 			continue
 		}
-		e := MCPEntry{Transport: findTransport(s), URL: s.Endpoint, Command: s.Command, Args: s.Args,
-			Version: s.Version, TokenHeader: s.TokenHeader, From: s.From}
+		e := s.MCPEntry
+		e.Transport = findTransport(s)
 		same := func(o MCPEntry) bool {
 			return o.Transport == e.Transport && o.URL == e.URL && o.Command == e.Command &&
 				slices.Equal(o.Args, e.Args)
@@ -72,9 +72,9 @@ func (e MCPEntry) rankOf() int {
 }
 
 // findTransport returns the transport of a service: that of its field transport or, if the field is empty, the one that
-// its endpoint or command suggests. It returns TransportOther if Herald does not support it.
+// its URL or command suggests. It returns TransportOther if Herald does not support it.
 func findTransport(s Service) string {
-	web := strings.HasPrefix(s.Endpoint, "https://") || strings.HasPrefix(s.Endpoint, "http://")
+	web := strings.HasPrefix(s.URL, "https://") || strings.HasPrefix(s.URL, "http://")
 	switch strings.ToLower(strings.TrimSpace(s.Transport)) {
 	case "http", "https", "streamable-http", "streamable_http", "streamablehttp", "http-stream":
 		if web {
@@ -90,11 +90,11 @@ func findTransport(s Service) string {
 		}
 	case "":
 		switch {
-		case web && isNamedSSE(s.Endpoint):
+		case web && isNamedSSE(s.URL):
 			return TransportSSE
 		case web:
 			return TransportHTTP
-		case s.Endpoint == "" && !s.OddArgs:
+		case s.URL == "" && !s.OddArgs:
 			return TransportStdio
 		}
 	}

@@ -75,16 +75,9 @@ type Registration struct {
 // Service is one entry of the list services, of endpoints, the name of that list until January 2026, or the object
 // capabilities.mcp of documents for the old backend.
 type Service struct {
-	From      string // position in the document: "services[2]", "endpoints[0]", "capabilities.mcp"
-	Name      string // from `name` or `type`
-	Endpoint  string // from `endpoint`, `url` or `value`, trimmed, scheme in lower case
-	Version   string // for MCP: the protocol revision
-	Transport string // as written; usually empty
-	Command   string
-	Args      []string
-	OddArgs   bool // Args is incomplete: the document has an argument that is not a string or is too long
-	// TokenHeader is authentication.tokenHeader: the HTTP header in which the agent expects its token.
-	TokenHeader string
+	MCPEntry        // Transport is as written, and usually empty
+	Name     string // from `name` or `type`
+	OddArgs  bool   // Args is incomplete: the document has an argument that is not a string or is too long
 }
 
 // BackReference is one entry of the list registrations, in which the document names an agent that it describes.
@@ -150,8 +143,8 @@ func (r *documentReader) readServices(doc *strictjson.Object, key string) {
 
 // readService returns the Service in an object. name is its name, and from its position in the document.
 func (r *documentReader) readService(entry *strictjson.Object, name, from string) Service {
-	s := Service{From: from, Name: name, Transport: r.readText(entry, "transport"),
-		Command: r.readText(entry, "command")}
+	s := Service{Name: name, MCPEntry: MCPEntry{From: from, Transport: r.readText(entry, "transport"),
+		Command: r.readText(entry, "command")}}
 	s.Version = strings.TrimSpace(r.readText(entry, "version"))
 	if s.Version == "" {
 		// agent0-ts stores everything except type and value in meta, and some authors publish its internal form
@@ -159,7 +152,7 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 		s.Version = strings.TrimSpace(r.readText(findObject(entry, "meta"), "version"))
 	}
 	for _, key := range []string{"endpoint", "url", "value"} {
-		if s.Endpoint = lowerURLScheme(strings.TrimSpace(r.readText(entry, key))); s.Endpoint != "" {
+		if s.URL = lowerURLScheme(strings.TrimSpace(r.readText(entry, key))); s.URL != "" {
 			break
 		}
 	}
