@@ -117,39 +117,33 @@ func (p *Pages) listGroups(r *request) (answer, error) {
 // findPage lists the matches of a search over everything.
 type findPage struct {
 	Asked   string
-	Matches []foundMatch
+	Matches []operator.Match
 }
 
-// foundMatch is a match with the address of its page.
-type foundMatch struct {
-	operator.Match
-	URL string
+// matchURL returns the address of the page of a match.
+func matchURL(m operator.Match) string {
+	switch m.Kind {
+	case "transaction":
+		return "/deliveries?" + encodePairs([]string{"transaction", m.Target})
+	case "client":
+		return "/clients/" + url.PathEscape(m.Target)
+	case "agent":
+		return "/agents/" + m.Target + "?" + encodePairs([]string{"registry", m.Registry})
+	}
+	return "/deliveries/" + url.PathEscape(m.Target)
 }
 
-// find redirects to the page of the only match, or lists several matches.
+// findText redirects to the page of the only match, or lists several matches.
 func (p *Pages) findText(r *request) (answer, error) {
 	asked := r.URL.Query().Get("q")
 	list, err := p.Operator.Find(r.Context(), asked)
 	if err != nil {
 		return answer{}, err
 	}
-	page := findPage{Asked: asked}
-	for _, m := range list.Matches {
-		at := foundMatch{m, "/deliveries/" + url.PathEscape(m.Target)}
-		switch m.Kind {
-		case "transaction":
-			at.URL = "/deliveries?" + encodePairs([]string{"transaction", m.Target})
-		case "client":
-			at.URL = "/clients/" + url.PathEscape(m.Target)
-		case "agent":
-			at.URL = "/agents/" + m.Target + "?" + encodePairs([]string{"registry", m.Registry})
-		}
-		page.Matches = append(page.Matches, at)
+	if len(list.Matches) == 1 {
+		return answer{location: matchURL(list.Matches[0])}, nil
 	}
-	if len(page.Matches) == 1 {
-		return answer{location: page.Matches[0].URL}, nil
-	}
-	return answer{page: "find", title: "Found", content: page}, nil
+	return answer{page: "find", title: "Found", content: findPage{asked, list.Matches}}, nil
 }
 
 // movePage counts the deliveries that a search would change, and asks for confirmation.

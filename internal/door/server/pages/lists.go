@@ -26,19 +26,13 @@ func (p *Pages) listChains(r *request) (answer, error) {
 
 // auditPage is one page of audit rows.
 type auditPage struct {
-	Rows    []auditRow
+	Rows    []records.Audit
 	NextURL string
 }
 
-// auditRow is an audit row with its filter in words.
-type auditRow struct {
-	records.Audit
-	What string
-}
-
-// Changed describes how many of the selected rows were changed. An action on one agent or token counts the deliveries
-// that it released, and a change of the keys has no selection.
-func (a auditRow) Changed() string {
+// describeChange describes how many of the selected rows an action changed. An action on one agent or token counts the
+// deliveries that it released, and a change of the keys has no selection.
+func describeChange(a records.Audit) string {
 	switch a.Action {
 	case "agent disable": // it moves no delivery
 		return "–"
@@ -53,10 +47,7 @@ func (a auditRow) Changed() string {
 func (p *Pages) listAudit(r *request) (answer, error) {
 	cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
 	list, err := p.Operator.ListAudit(r.Context(), max(cursor, 0), pageRows)
-	page := auditPage{}
-	for _, a := range list.Audit {
-		page.Rows = append(page.Rows, auditRow{a, describeFilter(a.Filter)})
-	}
+	page := auditPage{Rows: list.Audit}
 	if list.Next != "" {
 		page.NextURL = "/audit?cursor=" + list.Next
 	}

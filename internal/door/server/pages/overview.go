@@ -14,7 +14,6 @@ import (
 type overviewPage struct {
 	operator.Overview
 	Sentence  string // how things are
-	Needs     []need
 	Periods   []outcomes
 	Chart     *chart
 	PerMinute float64 // delivered in a minute, averaged over the last five minutes
@@ -26,18 +25,12 @@ type outcomes struct {
 	Counts [3]int64
 }
 
-// need is a state that a person should look at.
-type need struct {
-	operator.Need
-	URL string // of the list that shows it; empty: only its command does
-}
-
 func (p *Pages) showOverview(r *request) (answer, error) {
 	v, err := p.Operator.ShowOverview(r.Context())
 	if err != nil {
 		return answer{}, err
 	}
-	page := overviewPage{Overview: v, Needs: listNeeds(v.Needs), Chart: chartOutcomes(v, r.URL.Query().Get("span")),
+	page := overviewPage{Overview: v, Chart: chartOutcomes(v, r.URL.Query().Get("span")),
 		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))},
 			{"last week", sumMinutes(v.Hours)}}}
 	page.Sentence = describeState(v, page.Periods[0].Counts[0], len(page.Needs)+len(v.Problems))
@@ -95,20 +88,16 @@ func (overviewPage) Lag(c operator.ChainProgress) string {
 	return lag
 }
 
-// listNeeds returns the needs with the addresses of the lists that show them.
-func listNeeds(all []operator.Need) (needs []need) {
-	for _, n := range all {
-		shown := need{Need: n}
-		switch {
-		case n.About == "deliveries":
-			shown.URL = "/deliveries?" + encodePairs([]string{
-				"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
-		case n.AgentState != "":
-			shown.URL = "/agents?" + encodePairs([]string{"state", n.AgentState})
-		case n.About == "agents": // open breakers
-			shown.URL = "/agents?sort=failing"
-		}
-		needs = append(needs, shown)
+// needURL returns the address of the list that shows a need. It is empty if only the need's command shows it.
+func needURL(n operator.Need) string {
+	switch {
+	case n.About == "deliveries":
+		return "/deliveries?" + encodePairs([]string{
+			"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
+	case n.AgentState != "":
+		return "/agents?" + encodePairs([]string{"state", n.AgentState})
+	case n.About == "agents": // open breakers
+		return "/agents?sort=failing"
 	}
-	return needs
+	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"html"
 	"html/template"
 	"net/url"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -35,7 +36,8 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 		"listing": func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
 		"join":    strings.Join,
 		"of":      func(counts map[outcome.Status]int64, s outcome.Status) int64 { return counts[s] },
-		"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"needURL": needURL, "matchURL": matchURL, "changed": describeChange, "filter": describeFilter,
+		"words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	}
 }
 
@@ -188,23 +190,23 @@ func showBytes(n int) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
 
-// readTime returns a template's argument as a time. A nil pointer is the zero time.
-func readTime(v any) time.Time {
-	switch v := v.(type) {
-	case time.Time:
+// deref returns the target of a pointer, nil for a nil pointer, and other values as they are. Templates pass pointers
+// on as they are.
+func deref(v any) any {
+	p := reflect.ValueOf(v)
+	switch {
+	case p.Kind() != reflect.Pointer:
 		return v
-	case *time.Time:
-		if v != nil {
-			return *v
-		}
+	case p.IsNil():
+		return nil
 	}
-	return time.Time{}
+	return p.Elem().Interface()
 }
 
 // showTime returns a <time> element in UTC, to the second.
 func showTime(v any) template.HTML {
-	t := readTime(v).UTC()
-	if t.IsZero() {
+	t, _ := deref(v).(time.Time)
+	if t = t.UTC(); t.IsZero() {
 		return "–"
 	}
 	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`,
@@ -213,7 +215,7 @@ func showTime(v any) template.HTML {
 
 // showAgo returns how long ago a time was, or how far it is in the future.
 func showAgo(v any) string {
-	t := readTime(v)
+	t, _ := deref(v).(time.Time)
 	if t.IsZero() {
 		return "never"
 	}
@@ -226,17 +228,10 @@ func showAgo(v any) string {
 
 // showSeconds returns a duration in its two largest units.
 func showSeconds(v any) string {
-	var s float64
-	switch v := v.(type) {
-	case float64:
-		s = v
-	case *float64:
-		if v == nil {
-			return "–"
-		}
-		s = *v
-	}
+	s, known := deref(v).(float64)
 	switch {
+	case !known:
+		return "–"
 	case s < 0.0995:
 		return fmt.Sprintf("%.0f ms", s*1000)
 	case s < 9.95:
@@ -252,15 +247,9 @@ func showSeconds(v any) string {
 }
 
 func showMillis(v any) string {
-	switch v := v.(type) {
-	case *int:
-		if v != nil {
-			return showSeconds(float64(*v) / 1000)
-		}
-	case *float64:
-		if v != nil {
-			return showSeconds(*v / 1000)
-		}
+	switch v := deref(v).(type) {
+	case int:
+		return showSeconds(float64(v) / 1000)
 	case float64:
 		return showSeconds(v / 1000)
 	}
@@ -269,10 +258,7 @@ func showMillis(v any) string {
 
 // showCount groups digits by threes.
 func showCount(v any) string {
-	if n, ok := v.(*uint64); ok { // templates pass pointers on as they are
-		v = *n
-	}
-	s := fmt.Sprint(v)
+	s := fmt.Sprint(deref(v))
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:]
 	}
