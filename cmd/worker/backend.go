@@ -137,18 +137,10 @@ func (a *command) Confirm(ctx context.Context, question string) (bool, error) {
 	}
 	defer func() { _ = tty.Close() }()
 	fmt.Fprintf(tty, "%s [y/N] ", question)
-	answered := make(chan bool, 1)
-	go func() {
-		answer, err := bufio.NewReaderSize(io.LimitReader(tty, maxReply), maxReply).ReadString('\n')
-		answer = strings.ToLower(strings.TrimSpace(answer))
-		answered <- (err == nil || err == io.EOF) && (answer == "y" || answer == "yes")
-	}()
-	select {
-	case agreed := <-answered:
-		return agreed, nil
-	case <-ctx.Done():
-		return false, nil
-	}
+	reply := io.LimitReader(untilStopped{ctx, tty}, maxReply)
+	answer, err := bufio.NewReaderSize(reply, maxReply).ReadString('\n')
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return (err == nil || err == io.EOF) && (answer == "y" || answer == "yes"), nil
 }
 
 // maxReply bounds the reply to a question, in bytes.
