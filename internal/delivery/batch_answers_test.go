@@ -237,7 +237,7 @@ func TestBatchMeta(t *testing.T) {
 			t.Errorf("_meta of item %d says %v", i, about)
 		}
 		if len(d.History) != 1 || !strings.Contains(string(d.History[0].Arguments), item.DeliveryID) || d.ToolName != tools.Batch {
-			t.Errorf("item %d keeps %s, called with %s", i, d.History[0].Arguments, d.ToolName)
+			t.Errorf("item %d keeps %+v, called with %s", i, d.History, d.ToolName)
 		}
 	}
 }
