@@ -36,6 +36,7 @@ func TestRegister(t *testing.T) {
 		"closed":                  {Server{}, answerWith(403, ``), want{asked: MethodBasic}, "refused", "HTTP 403"},
 		"moved":                   {Server{}, answerWith(308, ``, "Location", "$/x"), want{asked: MethodBasic}, "refused", "redirects elsewhere"},
 		"busy":                    {Server{}, answerWith(503, ``, "Retry-After", "5"), want{asked: MethodBasic}, "unavailable 5s", "again after 5s"},
+		"endless":                 {Server{}, answerEndlessly, want{asked: MethodBasic}, "unavailable 0s", "longer than 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
