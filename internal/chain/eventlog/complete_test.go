@@ -65,9 +65,10 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	if _, err := c.CompleteLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.Hash(2)}}); err != ErrReorganised {
 		t.Errorf("of another block: %v", err)
 	}
-	other := Ends{First: ends.First, Last: node.Block{Number: 4, Hash: n.Hash(5)}}
-	if _, err := c.CompleteLogs(t.Context(), filter, other, nil); err != ErrReorganised {
-		t.Errorf("of another branch's end: %v", err)
+	for _, other := range []Ends{{First: ends.First, Last: node.Block{Number: 4, Hash: n.Hash(5)}}, {First: node.Block{Number: 2, Hash: n.Hash(5)}, Last: ends.Last}} {
+		if _, err := c.CompleteLogs(t.Context(), filter, other, nil); err != ErrReorganised {
+			t.Errorf("of another branch's end: %v", err)
+		}
 	}
 	n.Set(nil, func(method string, params []json.RawMessage) (any, any) {
 		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x4"` {

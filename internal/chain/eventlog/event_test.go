@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -35,6 +36,15 @@ func TestJobRefuses(t *testing.T) {
 func feedback() erc8004.Event {
 	return erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1, AgentID: big.NewInt(1), Value: big.NewInt(90),
 		Address: common.Address{1}, Client: common.Address{2}}
+}
+
+// TestTimeOfAReplacedBlock: if the node no longer has the block of a log, the range has to be read again.
+func TestTimeOfAReplacedBlock(t *testing.T) {
+	t.Parallel()
+	n := chaintest.NewNode(t, 1)
+	n.Set(nil, chaintest.AnswerTo("eth_getBlockByHash", json.RawMessage("null"), nil))
+	_, err := newReader(t, 1, false, n.URL).MakeEntries(t.Context(), []types.Log{{BlockHash: n.Hash(3)}}, erc8004.Deployment{}, limits)
+	heraldtest.Fails(t, "the error", err, ErrReorganised)
 }
 
 // TestJobOfImpossibleTime: a node's false timestamp does not make an event invalid.
