@@ -376,10 +376,15 @@ func TestCacheBytes(t *testing.T) {
 		heraldtest.Equal(t, "command and arguments of a URL", target.Command+strings.Join(target.Args, " "), "")
 	}
 	heraldtest.Equal(t, "the chain was read", w.chain.count(), agents)
+	const replaced = 1000 // results of new epochs, which evict no others
+	for id := range int64(replaced) {
+		w.resolve(t, agents-1-id, 1, "ok")
+	}
 	w.resolve(t, agents-1, 0, "ok")
-	heraldtest.Equal(t, "reads for the last agent", w.chain.count(), agents)
+	w.resolve(t, agents-replaced-500, 0, "ok")
+	heraldtest.Equal(t, "reads for agents that are still cached", w.chain.count(), agents+replaced)
 	w.resolve(t, 0, 0, "ok")
-	heraldtest.Equal(t, "reads for the first agent, which was evicted", w.chain.count(), agents+1)
+	heraldtest.Equal(t, "reads for the first agent, which was evicted", w.chain.count(), agents+replaced+1)
 }
 
 // TestNodeBehindEpoch: the node that answers after an epoch was raised may lack the block for which it was raised. The
