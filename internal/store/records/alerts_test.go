@@ -257,6 +257,8 @@ func TestAlertChecksInParts(t *testing.T) {
 		SELECT 8453, '0xaa', n, now() - interval '10 days', now() - interval '9 days', n % 2 = 0 FROM generate_series(1, 3000) n`)
 	exec(t, s, `INSERT INTO herald.alerted_agents SELECT chain_id, identity_registry, agent_id,
 		CASE WHEN enabled THEN 'failing' ELSE 'disabled' END, failing_since FROM herald.agents`)
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at)
+		SELECT 1, '0xaa', n, now(), now() FROM generate_series(5001, 6000) n`) // not for long enough
 	exec(t, s, `VACUUM ANALYZE herald.agents`)
 	exec(t, s, `VACUUM ANALYZE herald.alerted_agents`)
 	cfg := everything
@@ -281,13 +283,13 @@ func TestAlertChecksInParts(t *testing.T) {
 	}
 	told, checks := checkAll()
 	saysNews(t, "nothing new", told)
-	heraldtest.Equal(t, "the number of checks", checks, 31) // 30 parts, and the last one is empty
-	succeeds(t, s, 2)
+	heraldtest.Equal(t, "the number of checks", checks, 41) // 40 parts, and the last one is empty
+	succeeds(t, s, 100)
 	succeeds(t, s, 2998)
 	fails(t, s, 1500, "2 hours", "1 second")
 	fails(t, s, 3000, "121 hours", "1 hour")
 	told, _ = checkAll()
-	saysNews(t, "changes in three parts", told, "agent.disabled 3000", "agent.failing 1500", "agent.recovered 2 ", "agent.recovered 2998")
+	saysNews(t, "changes in three parts", told, "agent.disabled 3000", "agent.failing 1500", "agent.recovered 100 ", "agent.recovered 2998")
 }
 
 // TestAlertCheckFailsForAPart: a transaction holds an agent's row, so that the checks of its part fail. The checks of the
