@@ -170,17 +170,25 @@ func TestAgentsOfTwoRegistries(t *testing.T) {
 	got, _, err := w.store.Accept(t.Context(), []ledger.Intake{{Job: j}})
 	heraldtest.Must(t, err)
 	second := got[0].ID.String()
-	all := regexp.MustCompile(`<a href="([^"]+)">All of them`)
+	for _, id := range []string{first, second} {
+		w.record(id, ledger.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour})
+	}
+	all, cancel := regexp.MustCompile(`<a href="([^"]+)">All of them`), regexp.MustCompile(`href="([^"]+action=cancel[^"]+)"`)
 	for registry, ids := range map[string][2]string{"": {first, second}, "?registry=" + other: {second, first}} {
 		page := w.open(200, "/agents/8453:1"+registry)
 		link := all.FindStringSubmatch(page)
 		if link == nil {
 			t.Fatalf("%s: there is no link to all deliveries", registry)
 		}
-		for _, page := range []string{page, w.open(200, html.UnescapeString(link[1]))} {
+		list := w.open(200, html.UnescapeString(link[1]))
+		for _, page := range []string{page, list} {
 			heraldtest.Contains(t, "the page"+registry, page, ids[0])
 			heraldtest.Lacks(t, "the page"+registry, page, ids[1])
 		}
+		if link = cancel.FindStringSubmatch(list); link == nil {
+			t.Fatalf("%s: there is no link that cancels all", registry)
+		}
+		heraldtest.Contains(t, "the count", w.open(200, html.UnescapeString(link[1])), "1 delivery would be cancelled")
 	}
 	listed := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?agent=8453:1&registry="+other, "")
 	heraldtest.Equal(t, "deliveries", len(listed.Deliveries), 1)
