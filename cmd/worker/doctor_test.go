@@ -223,6 +223,13 @@ func TestDoctorComparesKeysets(t *testing.T) {
 	same := diagnose(t, 0, env...)
 	same.saysNothing("keyset", doctor.MarkWarn)
 	same.says("signing", doctor.MarkOK, "1 signing key can be used")
+	for host, w := range map[string]records.Worker{"ahead": {Keys: []uint32{key, key + 1}, SealsWith: key + 1}, "behind": {Keys: []uint32{key + 1}, SealsWith: key}} {
+		w.ID, w.Host = uuid.New(), host
+		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), w))
+	}
+	differ := diagnose(t, 0, env...)
+	differ.says("keyset", doctor.MarkWarn, "the worker on ahead")
+	differ.says("keyset", doctor.MarkWarn, "the worker on behind")
 
 	other := append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))
 	said := diagnose(t, 1, other...)
