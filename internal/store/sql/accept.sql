@@ -61,7 +61,7 @@ WITH arrival AS MATERIALIZED (
     SELECT x.*, CASE WHEN filtered THEN NULL WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
                      WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
                      ELSE {{turn x}} END AS recheck_at
-      FROM hashed x
+      FROM (SELECT *, 9223372036854775807 AS seq FROM hashed) x -- after all others
       LEFT JOIN mate m USING (nr)
 ), arranged AS MATERIALIZED (
     SELECT d.*, error IS NULL AND recheck_at IS NULL AND NOT d.excess AS ready
@@ -95,11 +95,11 @@ WITH arrival AS MATERIALIZED (
     ON CONFLICT (herald.key_hash(key)) DO NOTHING
     RETURNING id, seq
 ), opened AS MATERIALIZED (
-    SELECT t.*, made.seq FROM turned t JOIN made USING (id)
+    SELECT t.*, made.seq AS new_seq FROM turned t JOIN made USING (id)
 ), work AS (
     INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
                              status, reason, error, dispatch, handed_at, next_attempt_at, order_hash, turn, delays_until)
-    SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
+    SELECT id, new_seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
            CASE WHEN ready THEN 'queued' ELSE 'waiting' END, CASE WHEN NOT ready THEN 'behind_earlier' END,
            CASE WHEN ready THEN NULL
                 WHEN kind = 'ResponseAppended' THEN 'its feedback, or other responses to this agent, go first'

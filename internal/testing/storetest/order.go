@@ -106,6 +106,22 @@ func (s *suite) OrderOfABacklog() {
 	s.record(s.claim(tasks[0]), delivered)
 }
 
+// OrderOfLateFalseJobs checks that false jobs with lower indexes that were accepted later delay a checked feedback for 30 s,
+// although their checks begin one after the other and last long.
+func (s *suite) OrderOfLateFalseJobs() {
+	s.verify()
+	tasks := s.acceptJobs(feedbackBy(1, 9), feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(1, 4))
+	s.expectDispatched(s.record(s.bindEvent(s.claim(tasks[0])), noTurn).Next)
+	for _, task := range tasks[1:4] {
+		s.Advance(9 * time.Second)
+		s.claim(task)
+		s.expectDispatched(s.dispatchDue())
+	}
+	s.Advance(4 * time.Second)
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 9))
+	s.record(s.claim(tasks[0]), delivered)
+}
+
 // OrderSentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
 func (s *suite) OrderSentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
