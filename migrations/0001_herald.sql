@@ -39,7 +39,8 @@ CREATE TABLE herald.agents (
     PRIMARY KEY (chain_id, identity_registry, agent_id)
 );
 
--- Failing and disabled agents are few, and an update that changes neither column writes neither index.
+-- The parts in which alerts read the failing and the disabled agents. An update that changes neither failing_since nor
+-- enabled writes neither index.
 CREATE INDEX agents_failing ON herald.agents (chain_id, identity_registry, agent_id) WHERE failing_since IS NOT NULL;
 CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
 -- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
