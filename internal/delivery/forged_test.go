@@ -1,10 +1,11 @@
 package delivery
 
 import (
-	"encoding/binary"
+	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,142 +19,93 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// diesBeforeKeeping claims task n for a worker that dies, so that only a forger can have put an outcome into Redis.
-func (w *world) diesBeforeKeeping(id uuid.UUID, n int) ledger.Delivery {
-	w.t.Helper()
-	w.claim(id, n)
-	return w.expire(id)
+// oneOutcome is a spool that contains one text.
+type oneOutcome struct {
+	OutcomeSpool
+	text []byte
 }
 
-// keptText returns the spooled outcome of a delivery whose worker died before it recorded the outcome.
-func (w *world) keptText(id uuid.UUID, n int) []byte {
-	w.t.Helper()
-	w.dies(id, n)
-	text := must(w.queue.Outcomes().Get(w.t.Context(), id.String()))
-	if len(text) == 0 {
-		w.t.Fatal("Redis has nothing")
-	}
-	return text
+func (s oneOutcome) Get(context.Context, string) ([]byte, error) { return s.text, nil }
+
+// success is a plausible outcome of an attempt.
+func success(attempt int) ledger.SpooledOutcome {
+	return ledger.SpooledOutcome{Attempt: attempt, Outcome: ledger.Outcome{Status: outcome.Delivered, Called: true, Error: "hunter2"}}
 }
 
-// deliveredInJSON returns an outcome in clear.
-func deliveredInJSON(attempt int, started time.Time) []byte {
-	return must(json.Marshal(ledger.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
-		Outcome: ledger.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
+// sealSuccess seals it for a claim.
+func sealSuccess(keys event.Keys, id uuid.UUID, claimNo int64, attempt int) []byte {
+	return must(sealOutcome(keys, &ledger.Claim{ID: id, No: claimNo, Attempt: attempt}, success(attempt)))
 }
 
-// sealedBy seals a plausible outcome with the forger's choice of keys and head.
-func sealedBy(keys event.Keys, c *ledger.Claim, past []byte) []byte {
-	var p ledger.SpooledOutcome
-	if err := json.Unmarshal(past, &p); err != nil {
-		panic(err)
-	}
-	return must(sealOutcome(keys, c, p))
-}
-
-// TestForgedResults: a party that can write to Redis cannot make Herald record a delivery that was never made.
+// TestForgedResults: a party that can write to Redis cannot make Herald record a delivery that was never made. Any number
+// of forged outcomes causes at most one log line per minute.
 func TestForgedResults(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	for name, forge := range map[string]func(w *world, d ledger.Delivery) []byte{
-		"in clear": func(_ *world, d ledger.Delivery) []byte {
-			return deliveredInJSON(1, d.History[0].StartedAt)
-		},
-		"genuine, of another delivery": func(w *world, _ ledger.Delivery) []byte {
-			return w.keptText(w.dispatchTo(newAgent(w.t).URL), 1)
-		},
-		"sealed with the forger's own keys": func(_ *world, d ledger.Delivery) []byte {
-			return sealedBy(must(secret.Create()), &ledger.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
-		},
-		"of the claim that reads it": func(w *world, d ledger.Delivery) []byte {
-			return sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1 << 40, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
-		},
-		"of no attempt of it": func(w *world, d ledger.Delivery) []byte {
-			return sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1, Attempt: 7}, deliveredInJSON(7, d.History[0].StartedAt))
-		},
-		"only a head": func(*world, ledger.Delivery) []byte { return []byte{sealedVersion, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1} },
-		"cut short":   func(*world, ledger.Delivery) []byte { return []byte{sealedVersion, 0} },
-		"of another version": func(w *world, d ledger.Delivery) []byte {
-			text := sealedBy(w.keys, &ledger.Claim{ID: d.ID, No: 1, Attempt: 1}, deliveredInJSON(1, d.History[0].StartedAt))
-			text[0]++
-			return text
-		},
-	} {
-		// The subtests are not parallel, because the reconciler dispatches the deliveries of all of them.
-		w.run(t, name, func(t *testing.T, w *world) {
-			a := newAgent(t)
-			id := w.dispatchTo(a.URL)
-			again := w.diesBeforeKeeping(id, 1)
-			heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), forge(w, again)))
-			w.callsIgnoring(a, again, spooledUnreadable, 1)
-		})
+	keys, reg, log, clock := must(secret.Create()), prometheus.NewRegistry(), &heraldtest.Log{}, heraldtest.NewClock(time.Now())
+	e := &Executor{Config: Config{Keys: keys, Metrics: must(NewMetrics(reg)), Now: clock.Now, Logger: log.Logger(slog.LevelWarn)}}
+	c := &ledger.Claim{ID: uuid.New(), No: 9, Attempt: 3, Budget: 3, Unfinished: true}
+	genuine := sealSuccess(keys, c.ID, 4, 2)
+	forged := map[string][]byte{
+		"in clear":                          asJSON(success(2)),
+		"genuine, of another delivery":      sealSuccess(keys, uuid.New(), 4, 2),
+		"sealed with the forger's own keys": sealSuccess(must(secret.Create()), c.ID, 4, 2),
+		"of the claim that reads it":        sealSuccess(keys, c.ID, c.No, 2),
+		"of the attempt that reads it":      sealSuccess(keys, c.ID, 4, c.Attempt),
+		"only a head":                       genuine[:sealedHead],
+		"cut short":                         genuine[:2],
 	}
-
-	w.run(t, "no text at all", func(t *testing.T, w *world) {
-		a := newAgent(t)
-		id := w.dispatchTo(a.URL)
-		again := w.diesBeforeKeeping(id, 1)
-		rdb := w.queue.Client(10 * time.Second)
-		defer func() { _ = rdb.Close() }()
-		heraldtest.Must(t, rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err())
-		w.callsIgnoring(a, again, spooledUnreadable, 1)
-	})
-
-	w.run(t, "genuine, of an attempt that ended otherwise", func(t *testing.T, w *world) {
-		a := newAgent(t, failsOnce())
-		id := w.dispatchTo(a.URL)
-		old := w.keptText(id, 1)
-		again := w.expire(id)
-		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
-		w.due(id)
-		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
-		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), old))
-		w.callsIgnoring(a, again, spooledOld, 2)
-
-		// The same with the numbers of the attempt whose outcome is unknown.
-		id = w.dispatchTo(newAgent(t).URL)
-		old = w.keptText(id, 1)
-		binary.BigEndian.PutUint32(old[9:], 2)
-		c := &ledger.Claim{ID: id, No: 1 << 40, Attempt: 3}
-		_, err := openOutcome(w.keys, c, old)
-		heraldtest.Fails(t, "to open it as attempt 2", err)
-	})
+	for i := range sealedHead + 1 { // the version, each byte of the numbers, and the text
+		changed := slices.Clone(genuine)
+		changed[i] ^= 1
+		forged[fmt.Sprint("changed in byte ", i)] = changed
+	}
+	for name, text := range forged {
+		e.Spool = oneOutcome{text: text}
+		if past, err := e.loadSpooledOutcome(t.Context(), c); past != nil || err != nil {
+			t.Errorf("%s: %+v, %v", name, past, err)
+		}
+	}
+	heraldtest.Equal(t, "ignored outcomes", counted(t, reg, "herald_spooled_outcomes_ignored_total"),
+		map[string]float64{spooledUnreadable: float64(len(forged))})
+	const line = "an outcome in Redis is ignored"
+	heraldtest.Equal(t, "log lines in a minute", log.Count(line), 1)
+	clock.Advance(time.Minute)
+	must(e.loadSpooledOutcome(t.Context(), c))
+	heraldtest.Equal(t, "log lines after a minute", log.Count(line), 2)
 }
 
-// callsIgnoring delivers a dispatched delivery again. The agent must be called although Redis contains an outcome, and
-// the ignored outcome is counted.
-func (w *world) callsIgnoring(a *agent, again ledger.Delivery, why string, calls int) {
-	w.t.Helper()
-	reg := prometheus.NewRegistry()
-	k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(reg)) })
-	k.mustDeliver(again.ID, again.Dispatch, "")
-	if d := w.row(again.ID); d.Status != outcome.Delivered || strings.Contains(string(d.Result), "forged") {
-		w.t.Errorf("%s %s", d.Status, d.Result)
-	}
-	heraldtest.Equal(w.t, "calls", len(a.received()), calls)
-	heraldtest.Equal(w.t, "ignored outcomes", counted(w.t, reg, "herald_spooled_outcomes_ignored_total"),
-		map[string]float64{why: 1})
-}
-
-// TestForgedOutcomesAreLoggedOnceAMinute: any number of forged outcomes causes at most one log line per minute.
-func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
+// TestIgnoredOutcomes: a worker calls the agent, and counts the outcome in Redis as ignored, if Redis has no text, or the
+// genuine outcome of an attempt that has another outcome in Postgres.
+func TestIgnoredOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	log := &heraldtest.Log{}
-	now := time.Now()
-	k := w.newWorker(func(c *Config) {
-		c.Logger, c.Now = slog.New(slog.NewTextHandler(log, nil)), func() time.Time { return now }
-	})
-	for _, want := range []int{1, 1, 1, 2} {
-		if want == 2 {
-			now = now.Add(time.Minute)
-		}
-		id := w.dispatchTo(newAgent(t).URL)
-		again := w.diesBeforeKeeping(id, 1)
-		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), []byte("forged")))
-		k.mustDeliver(id, again.Dispatch, "")
-		heraldtest.Equal(t, "log lines", log.Count("an outcome in Redis is ignored"), want)
+	// callsIgnoring lets the worker of the dispatched task die, and delivers again.
+	callsIgnoring := func(w *world, a *agent, id uuid.UUID, why string, calls int) {
+		w.t.Helper()
+		w.claim(id, w.row(id).Dispatch)
+		reg := prometheus.NewRegistry()
+		w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(reg)) }).mustDeliver(id, w.expire(id).Dispatch, "")
+		w.until(id, outcome.Delivered)
+		heraldtest.Equal(w.t, "calls", len(a.received()), calls)
+		heraldtest.Equal(w.t, "ignored outcomes", counted(w.t, reg, "herald_spooled_outcomes_ignored_total"),
+			map[string]float64{why: 1})
 	}
+	w.run(t, "no text", func(t *testing.T, w *world) {
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		heraldtest.Must(t, heraldtest.RedisClient(t, w.redisURL).LPush(t.Context(), "herald:result:"+id.String(), "x").Err())
+		callsIgnoring(w, a, id, spooledUnreadable, 1)
+	})
+	w.run(t, "of an attempt that ended otherwise", func(t *testing.T, w *world) {
+		a := newAgent(t, failsOnce())
+		id := w.dispatchTo(a.URL)
+		again := w.loseOutcome(id)
+		old := must(w.queue.Outcomes().Get(t.Context(), id.String()))
+		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
+		w.due(id)
+		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), old))
+		callsIgnoring(w, a, id, spooledOld, 2)
+	})
 }
 
 // TestTaskOfAnotherHerald: a task of a delivery that Postgres does not have causes at most one log line per minute. An
@@ -182,60 +134,34 @@ func TestTaskOfAnotherHerald(t *testing.T) {
 // is called again.
 func TestResultsOutliveRotation(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	added, newKey, err := w.keys.Add()
-	promoted := must(added, err)
-	promoted = must(promoted.Promote(newKey))
-	removed := must(promoted.Remove(w.keys.PrimaryID()))
-	for _, tt := range []struct {
-		name  string
-		keys  *secret.Keyset
-		calls int
-	}{{"promoted", promoted, 1}, {"removed", removed, 2}} {
-		a := newAgent(t)
-		id := w.dispatchTo(a.URL)
-		again := w.loseOutcome(id)
-		k := w.newWorker(func(c *Config) { c.Keys = tt.keys })
-		k.mustDeliver(id, again.Dispatch, "")
-		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)
-	}
+	keys, id := must(secret.Create()), uuid.New()
+	added, newKey, err := keys.Add()
+	heraldtest.Must(t, err)
+	promoted := must(added.Promote(newKey))
+	text, later := sealSuccess(keys, id, 3, 2), &ledger.Claim{ID: id, No: 9, Attempt: 3}
+	heraldtest.Equal(t, "the outcome", *must(openOutcome(promoted, later, text)), success(2))
+	_, err = openOutcome(must(promoted.Remove(keys.PrimaryID())), later, text)
+	heraldtest.Fails(t, "to open it without its key", err)
 }
 
 // TestSpooledOutcomesAreEncrypted: spooled outcomes are encrypted, because they contain the agent's arguments and
 // answer.
 func TestSpooledOutcomesAreEncrypted(t *testing.T) {
 	t.Parallel()
-	keys, c := must(secret.Create()), &ledger.Claim{ID: uuid.New(), No: 3, Attempt: 2}
-	past := ledger.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: ledger.Outcome{Status: outcome.Delivered, Error: "hunter2"}}
-	text := must(sealOutcome(keys, c, past))
+	text := sealSuccess(must(secret.Create()), uuid.New(), 3, 2)
 	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
 		t.Errorf("%q", text)
-	}
-	later := &ledger.Claim{ID: c.ID, No: 9, Attempt: 3}
-	if got, err := openOutcome(keys, later, text); err != nil || got.Outcome.Error != "hunter2" || !got.StartedAt.Equal(past.StartedAt) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	var cipher *secret.DecryptError
-	for i := range sealedHead - 1 { // each byte of the numbers
-		moved := append([]byte(nil), text...)
-		moved[1+i] ^= 1
-		if _, err := openOutcome(keys, later, moved); !errors.As(err, &cipher) {
-			t.Errorf("byte %d: %v", 1+i, err)
-		}
-	}
-	if _, err := openOutcome(keys, &ledger.Claim{ID: uuid.New(), No: 9, Attempt: 3}, text); !errors.As(err, &cipher) {
-		t.Errorf("of another delivery: %v", err)
 	}
 }
 
 // FuzzOpenResult: no forged text can be opened.
 func FuzzOpenResult(f *testing.F) {
-	keys, c := must(secret.Create()), &ledger.Claim{ID: uuid.New(), No: 3, Attempt: 2}
+	keys, id := must(secret.Create()), uuid.New()
 	f.Add([]byte(nil))
-	f.Add(deliveredInJSON(1, time.Now()))
-	f.Add(must(sealOutcome(must(secret.Create()), c, ledger.SpooledOutcome{Attempt: 2})))
+	f.Add([]byte(asJSON(success(2))))
+	f.Add(sealSuccess(must(secret.Create()), id, 3, 2))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if past, err := openOutcome(keys, &ledger.Claim{ID: c.ID, No: 9, Attempt: 3}, text); err == nil {
+		if past, err := openOutcome(keys, &ledger.Claim{ID: id, No: 9, Attempt: 3}, text); err == nil {
 			t.Errorf("%+v", past)
 		}
 	})
