@@ -220,10 +220,9 @@ func TestHeadersAreCompared(t *testing.T) {
 	}
 }
 
-// deaf is a chain whose node does not answer for jobs without a transaction. While it is away, it answers for none.
+// deaf is a chain whose node does not answer for jobs without a transaction.
 type deaf struct {
 	event.Chain
-	away   bool
 	asked  int
 	always bool // it answers for each job
 	blind  bool // its searches find nothing
@@ -231,7 +230,7 @@ type deaf struct {
 
 func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
 	c.asked++
-	if c.away || !c.always && j.TransactionHash == (common.Hash{}) {
+	if !c.always && j.TransactionHash == (common.Hash{}) {
 		return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
 	}
 	if c.blind && j.TransactionHash == (common.Hash{}) {
@@ -277,36 +276,6 @@ func newHintWorld(t *testing.T, adapt ...func(*agent)) (w *world, k *worker, a *
 	w, a = newWorld(t), newAgent(t, adapt...)
 	j, client = w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "first"})
 	return w, w.newWorker(), a, j, client
-}
-
-// TestUnansweredHint: a job determines the query to the node. If the node never answers it, the other hints are tried.
-func TestUnansweredHint(t *testing.T) {
-	t.Parallel()
-	w, k, victim, j, _ := newHintWorld(t)
-	k.chains[w.net.ChainID()] = &deaf{Chain: w.chain}
-	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": 1}
-	id := w.submitAs(thiefs, repositioned(j, bare))[0].ID
-	w.submit(j)
-	w.deliverInTurns(k, id, 1, victim)
-}
-
-// TestHintsOutlastAnOutage: the hints of a key wait while the node is down, and none is refuted.
-func TestHintsOutlastAnOutage(t *testing.T) {
-	t.Parallel()
-	w, k, victim, j, _ := newHintWorld(t)
-	node := &deaf{Chain: w.chain, away: true, always: true}
-	k.chains[w.net.ChainID()] = node
-	id := w.submitAs(thiefs, repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}))[0].ID
-	w.submit(j)
-	for round := range 5 {
-		before := node.asked
-		w.turn(k, id)
-		if d := w.row(id); d.Status.Final() || d.Attempts != 0 || node.asked > before+2 {
-			t.Fatalf("round %d: %s %s after %d attempts, asked %d times", round, d.Status, d.Reason, d.Attempts, node.asked-before)
-		}
-	}
-	node.away = false
-	w.deliverInTurns(k, id, 1, victim)
 }
 
 // TestRefutedHints: the delivery of a false job ends event_not_found if the event is not in the searched range. Sending

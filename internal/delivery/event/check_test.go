@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
@@ -64,87 +65,97 @@ func checkerOf(c Chain) *Checker {
 // clock is the time of the claims by Postgres' clock, from which that of the worker's machine may differ.
 var clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
-// it waits as long as necessary.
-func TestUndatedWaitEnds(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		undated bool
-		waited  time.Duration
-		want    outcome.Reason
-	}{
-		"59 minutes": {true, 59 * time.Minute, outcome.NotConfirmed},
-		"an hour":    {true, time.Hour, outcome.EventNotFound},
-		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, outcome.NotConfirmed},
-	} {
-		checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute,
-			Undated: c.undated})
+// verdict is the result of a check, without its texts.
+type verdict struct {
+	reason    outcome.Reason // empty: the event is confirmed
+	pause     time.Duration
+	refuted   bool // the job's hint
+	undecided bool
+	gone      *ledger.Gone
+}
+
+var confirmed, unfound = verdict{}, verdict{reason: outcome.EventNotFound, refuted: true, undecided: true}
+
+// waits is the verdict about an event that is not confirmed.
+func waits(pause time.Duration) verdict {
+	return verdict{reason: outcome.NotConfirmed, pause: pause, undecided: true}
+}
+
+// hasLeft is the verdict about an event that the agent may know and the chain no longer has.
+func hasLeft(undecided, refuted bool, next *job.Job) verdict {
+	return verdict{reason: outcome.EventNotFound, refuted: refuted, undecided: undecided, gone: &ledger.Gone{Next: next}}
+}
+
+// checked is a claim with the chain's answer, and the verdict about it.
+type checked struct {
+	chain Chain
+	claim ledger.Claim
+	age   time.Duration // of the job, by Postgres' clock
+	want  verdict
+}
+
+// runChecks checks the claims. Each error must contain a text.
+func runChecks(t *testing.T, rows map[string]checked, text string) {
+	t.Helper()
+	for name, c := range rows {
+		checker := checkerOf(c.chain)
+		checker.Ledger = rowLedger{}
+		c.claim.CreatedAt, c.claim.StartedAt = clock.Add(-c.age), clock
 		var r Result
-		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Job: job.Job{BlockNumber: 7}}
-		err := checker.Check(t.Context(), claim, nil, &r)
-		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
-			t.Errorf("%s: %+v, %v", name, r, err)
+		err := checker.Check(t.Context(), &c.claim, nil, &r)
+		got := verdict{reason: reasonOf(err), refuted: len(r.Refuted) > 0, undecided: r.Undecided, gone: r.Gone}
+		if err != nil {
+			got.pause = classify.Error(err).Pause
+			heraldtest.Contains(t, name, err.Error(), text)
 		}
+		heraldtest.Equal(t, name, got, c.want)
 	}
 }
 
-// TestPendingWaitGrows: the longer a transaction is not mined, the less often the nodes are asked for it. It may stay
-// unmined for as long as the delivery lives.
-func TestPendingWaitGrows(t *testing.T) {
+// TestPendingWaits: the longer a transaction is not mined, the less often the nodes are asked for it. It may stay unmined
+// for as long as the delivery lives. A job waits at most an hour for a block above an old head of an idle chain.
+func TestPendingWaits(t *testing.T) {
 	t.Parallel()
-	checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 4, Wait: 6 * time.Second})
-	for waited, want := range map[time.Duration]time.Duration{
-		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
-	} {
-		var failure *outcome.Failure
-		err := checker.Check(t.Context(), &ledger.Claim{CreatedAt: clock.Add(-waited), StartedAt: clock}, nil, &Result{})
-		if !errors.As(err, &failure) || failure.Pause.Round(time.Second) != want {
-			t.Errorf("after %s: %+v, want a pause of %s", waited, failure, want)
-		}
-	}
+	pending := standingChain{Found: true, Pending: true, ConfirmedIn: 4, Wait: 6 * time.Second}
+	undated := pending
+	undated.Undated = true
+	runChecks(t, map[string]checked{
+		"at once":                {chain: pending, want: waits(6 * time.Second)},
+		"a minute":               {chain: pending, age: time.Minute, want: waits(6 * time.Second)},
+		"10 minutes":             {chain: pending, age: 10 * time.Minute, want: waits(time.Minute)},
+		"a day":                  {chain: pending, age: 24 * time.Hour, want: waits(maxConfirmationPause)},
+		"undated, 59 minutes":    {chain: undated, age: 59 * time.Minute, want: waits(maxConfirmationPause)},
+		"undated, after an hour": {chain: undated, age: time.Hour, want: unfound},
+	}, "")
 }
 
 // TestUnseenEventIsAwaited: the node may lag behind the node of the job's sender, so an event or a reorg that it does not
 // know counts as not found only a minute after the job arrived. If the node knew the event before, it does not lag.
 func TestUnseenEventIsAwaited(t *testing.T) {
 	t.Parallel()
-	unseen := chain.Standing{Disagrees: "transactionHash", Unseen: true}
-	canonical := chain.Standing{Disagrees: "blockHash"}
-	given := job.Job{TransactionHash: common.Hash{1}}
-	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, BlockNumber: 7}
-	own := retraction
-	own.Retracts = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	for name, c := range map[string]struct {
-		job    job.Job
-		s      chain.Standing
-		waited time.Duration
-		bound  bool
-		want   outcome.Reason
-		pause  time.Duration
-	}{
-		"a new job":                           {given, unseen, 0, false, outcome.NotConfirmed, 2 * time.Second},
-		"a job of 10 seconds ago":             {given, unseen, 10 * time.Second, false, outcome.NotConfirmed, 10 * time.Second},
-		"a job of 40 seconds ago":             {given, unseen, 40 * time.Second, false, outcome.NotConfirmed, 20 * time.Second},
-		"a job of a minute ago":               {given, unseen, time.Minute, false, outcome.EventNotFound, 0},
-		"an event that a reorg removed":       {given, unseen, 0, true, outcome.EventNotFound, 0},
-		"a transaction without the event":     {given, chain.Standing{Disagrees: "transactionHash"}, 0, false, outcome.EventNotFound, 0},
-		"a retraction of a block that stays":  {retraction, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
-		"such a retraction that has waited":   {retraction, canonical, 0, true, outcome.NotConfirmed, 2 * time.Second},
-		"such a retraction of a minute ago":   {retraction, canonical, time.Minute, false, outcome.EventNotFound, 0},
-		"such a retraction of Herald's own":   {own, canonical, 0, false, outcome.NotConfirmed, 2 * time.Second},
-		"Herald's own of a minute ago":        {own, canonical, time.Minute, false, outcome.MinedAgain, 0},
-		"a retraction whose feedback returns": {retraction, chain.Standing{Disagrees: "feedbackIndex"}, 0, false, outcome.EventNotFound, 0},
-	} {
-		checker := checkerOf(standingChain(c.s))
-		checker.Ledger = rowLedger{}
-		claim := &ledger.Claim{CreatedAt: clock.Add(-c.waited), StartedAt: clock, Bound: c.bound, Job: c.job}
-		var r Result
-		err := checker.Check(t.Context(), claim, nil, &r)
-		failure, ok := errors.AsType[*outcome.Failure](err)
-		if !ok || failure.Reason != c.want || failure.Pause.Round(time.Second) != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) {
-			t.Errorf("%s: %+v, %v", name, r, err)
-		}
-	}
+	unseen, canonical := standingChain{Disagrees: "transactionHash", Unseen: true}, standingChain{Disagrees: "blockHash"}
+	given := ledger.Claim{Job: job.Job{TransactionHash: common.Hash{1}}}
+	retraction := ledger.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, BlockNumber: 7}}
+	own, bound, boundRetraction := retraction, given, retraction
+	own.Job.Retracts, bound.Bound, boundRetraction.Bound = "6ba7b810-9dad-11d1-80b4-00c04fd430c8", true, true
+	ownCalled, minedAgain := own, unfound
+	ownCalled.Called = true
+	minedAgain.reason = outcome.MinedAgain
+	runChecks(t, map[string]checked{
+		"a new job":                           {unseen, given, 0, waits(2 * time.Second)},
+		"a job of 10 seconds ago":             {unseen, given, 10 * time.Second, waits(10 * time.Second)},
+		"a job of 40 seconds ago":             {unseen, given, 40 * time.Second, waits(20 * time.Second)},
+		"a job of a minute ago":               {unseen, given, time.Minute, unfound},
+		"an event that a reorg removed":       {unseen, bound, 0, unfound},
+		"a transaction without the event":     {standingChain{Disagrees: "transactionHash"}, given, 0, unfound},
+		"a retraction of a block that stays":  {canonical, retraction, 0, waits(2 * time.Second)},
+		"such a retraction that has waited":   {canonical, boundRetraction, 0, waits(2 * time.Second)},
+		"such a retraction of a minute ago":   {canonical, retraction, time.Minute, unfound},
+		"such a retraction of Herald's own":   {canonical, own, 0, waits(2 * time.Second)},
+		"Herald's own of a minute ago":        {canonical, own, time.Minute, minedAgain},
+		"Herald's own, and called":            {canonical, ownCalled, 0, minedAgain},
+		"a retraction whose feedback returns": {standingChain{Disagrees: "feedbackIndex"}, retraction, 0, unfound},
+	}, "")
 }
 
 // TestUnlistedRegistryOfReadEvent: Herald has read the event from a registry that this worker's settings do not list, for
@@ -152,46 +163,132 @@ func TestUnseenEventIsAwaited(t *testing.T) {
 // with that registry. The chain was not asked, so the event never counts as removed by a reorg.
 func TestUnlistedRegistryOfReadEvent(t *testing.T) {
 	t.Parallel()
-	own := job.Job{Retracts: "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}
+	unlisted := standingChain{Unlisted: true, Disagrees: "reputationRegistry"}
+	unread := ledger.Claim{Job: job.Job{ChainID: 7, TransactionHash: common.Hash{1}}}
+	bound, called, own := unread, unread, unread
+	bound.Bound, called.Bound, called.Called, own.Job.Retracts = true, true, true, "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	runChecks(t, map[string]checked{
+		"a new event":              {unlisted, bound, 0, waits(2 * time.Second)},
+		"an event of 20 minutes":   {unlisted, bound, 20 * time.Minute, waits(10 * time.Second)},
+		"an event of an hour":      {unlisted, bound, time.Hour, unfound},
+		"the agent was called":     {unlisted, called, 0, waits(2 * time.Second)},
+		"called an hour ago":       {unlisted, called, time.Hour, unfound},
+		"Herald's own retraction":  {unlisted, own, 0, waits(2 * time.Second)},
+		"Herald has read no event": {unlisted, unread, 0, unfound},
+	}, "REPUTATION_REGISTRY_7")
+}
+
+// TestLostKey: a worker held a delivery when a reorg gave its key to another event, and did not call the agent. If the
+// delivery's event returns to the chain, the key's delivery brings it to the agent. The old one must not bring it too: its
+// retraction may have ended, because the agent did not know it. An operator may replay it. It never brings the other event.
+func TestLostKey(t *testing.T) {
+	t.Parallel()
+	j, id := storetest.Feedback(1, 1), uuid.New()
+	other := j
+	other.Tag1, other.TransactionHash = "other", common.Hash{9}
+	its, another := standingChain{Found: true, Confirmed: true, Event: &j}, standingChain{Found: true, Confirmed: true, Event: &other}
+	lost := ledger.Claim{ID: id, Key: j.Key() + "~" + id.String(), Job: j, Bound: true}
+	replayed := lost
+	replayed.Replay = true
+	runChecks(t, map[string]checked{
+		"its event returns":               {its, lost, 0, hasLeft(false, false, nil)},
+		"its event returns, and a replay": {its, replayed, 0, confirmed},
+		"the other event stays":           {another, lost, 0, hasLeft(false, false, nil)},
+		"the other event stays, a replay": {another, replayed, 0, hasLeft(false, false, &other)},
+	}, "")
+}
+
+// TestCalledBeforeTheChainIsVerified: an agent was called for a job that no worker verified (HERALD_VERIFY_EVENT=off),
+// and the retry is verified. If the chain has the event of the job, the retry sends it. If the chain has another event
+// under the key, or none, the delivery is retracted, and the other event gets a delivery of its own (storetest,
+// TestGoneAfterACall). If the job names no transaction, nothing shows that the event is gone.
+func TestCalledBeforeTheChainIsVerified(t *testing.T) {
+	t.Parallel()
+	sent := storetest.Feedback(1, 1)
+	sent.TransactionHash, sent.BlockNumber = common.Hash{7}, 100
+	other, elsewhere, nameless := sent, sent, sent
+	other.Tag1, elsewhere.TransactionHash, nameless.TransactionHash = "other", common.Hash{9}, common.Hash{}
+	called := ledger.Claim{Called: true, Job: sent, Key: sent.Key()}
+	bare, boundBare := called, called
+	bare.Job, boundBare.Job, boundBare.Bound = nameless, nameless, true
+	its, none := standingChain{Found: true, Confirmed: true, Event: &sent}, standingChain{Disagrees: "transactionHash"}
+	runChecks(t, map[string]checked{
+		"the event":                       {its, called, 0, confirmed},
+		"another event":                   {standingChain{Found: true, Confirmed: true, Event: &other}, called, 0, hasLeft(false, false, &other)},
+		"the event elsewhere":             {&unindexedChain{block: 100, event: &elsewhere}, called, 0, hasLeft(false, true, &elsewhere)},
+		"no event":                        {none, called, 0, hasLeft(true, true, nil)},
+		"no transaction, the event":       {its, bare, 0, confirmed},
+		"no transaction, bound":           {its, boundBare, 0, confirmed},
+		"no transaction, no event":        {none, bare, 0, unfound},
+		"no transaction, bound, no event": {none, boundBare, 0, unfound},
+	}, "")
+}
+
+// TestReview: a review ends with the event that the chain has under the key, unless the node may lag behind a recent job.
+// A worker whose settings do not list the registry does not end it within an hour after the newest job: another worker
+// may find the event.
+func TestReview(t *testing.T) {
+	t.Parallel()
+	sent := storetest.Feedback(1, 1)
+	onChain := sent
+	onChain.TransactionHash, onChain.BlockHash = common.Hash{7}, common.Hash{8}
+	sent.TransactionHash = common.Hash{}
+	unlisted, none := standingChain{Unlisted: true, Disagrees: "reputationRegistry"}, standingChain{Disagrees: "transactionHash"}
+	found := standingChain{Found: true, Confirmed: true, Event: &onChain}
 	for name, c := range map[string]struct {
-		claim ledger.Claim
-		age   time.Duration
-		want  outcome.Reason
-		pause time.Duration
+		chain   Chain
+		age     time.Duration // of the newest job
+		recent  bool
+		next    *job.Job
+		decided bool
 	}{
-		"a new event":              {ledger.Claim{Bound: true}, 0, outcome.NotConfirmed, 2 * time.Second},
-		"an event of 20 minutes":   {ledger.Claim{Bound: true}, 20 * time.Minute, outcome.NotConfirmed, 10 * time.Second},
-		"an event of an hour":      {ledger.Claim{Bound: true}, time.Hour, outcome.EventNotFound, 0},
-		"the agent was called":     {ledger.Claim{Bound: true, Called: true}, 0, outcome.NotConfirmed, 2 * time.Second},
-		"called an hour ago":       {ledger.Claim{Bound: true, Called: true}, time.Hour, outcome.EventNotFound, 0},
-		"Herald's own retraction":  {ledger.Claim{Job: own}, 0, outcome.NotConfirmed, 2 * time.Second},
-		"Herald has read no event": {ledger.Claim{}, 0, outcome.EventNotFound, 0},
+		"unlisted":                     {unlisted, 2 * time.Minute, false, nil, false},
+		"unlisted, and the job is old": {unlisted, 2 * time.Hour, false, nil, true},
+		"none":                         {none, 0, false, nil, true},
+		"none, and the job is recent":  {none, 0, true, nil, false},
+		"found":                        {found, 0, false, &onChain, true},
+		"found, and the job is recent": {found, 0, true, nil, false},
 	} {
-		checker := checkerOf(standingChain{Unlisted: true, Disagrees: "reputationRegistry"})
-		checker.Ledger = rowLedger{}
-		c.claim.Job.ChainID, c.claim.Job.TransactionHash = 7, common.Hash{1}
-		c.claim.CreatedAt, c.claim.StartedAt = clock.Add(-c.age), clock
-		var r Result
-		err := checker.Check(t.Context(), &c.claim, nil, &r)
-		failure, ok := errors.AsType[*outcome.Failure](err)
-		if !ok || failure.Reason != c.want || failure.Pause != c.pause || (len(r.Refuted) > 0) != (c.pause == 0) || r.Gone != nil ||
-			!strings.Contains(failure.Text, "REPUTATION_REGISTRY_7") {
-			t.Errorf("%s: %+v, %v", name, r, err)
-		}
+		hint := ledger.Hint{Job: sent, CreatedAt: time.Now().Add(-c.age)}
+		next, decided := checkerOf(c.chain).Review(t.Context(), ledger.Review{Job: sent, Recent: c.recent, Hints: []ledger.Hint{hint}})
+		heraldtest.Equal(t, name+": next", next, c.next)
+		heraldtest.Equal(t, name+": decided", decided, c.decided)
 	}
 }
 
-// TestReviewOfUnlistedRegistry: a worker whose settings do not list the registry of a reviewed event does not end the
-// review within an hour after the newest job: another worker may find the event.
-func TestReviewOfUnlistedRegistry(t *testing.T) {
+// answering is a chain whose node answers only for transactions with these first bytes.
+type answering map[byte]chain.Standing
+
+func (c answering) Check(_ context.Context, j job.Job, _ chain.Verify) (chain.Standing, error) {
+	if s, ok := c[j.TransactionHash[0]]; ok {
+		return s, nil
+	}
+	return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
+}
+
+// TestUnansweredHint: a job determines the query to the node. If the node does not answer it, the other hints are tried.
+// If the node answers for none, as in an outage, none is refuted.
+func TestUnansweredHint(t *testing.T) {
 	t.Parallel()
-	sent := storetest.Feedback(1, 1)
-	for age, want := range map[time.Duration]bool{2 * time.Minute: false, 2 * time.Hour: true} {
-		checker := checkerOf(standingChain{Unlisted: true, Disagrees: "reputationRegistry"})
-		hint := ledger.Hint{Job: sent, CreatedAt: time.Now().Add(-age)}
-		if next, decided := checker.Review(t.Context(), ledger.Review{Job: sent, Hints: []ledger.Hint{hint}}); next != nil || decided != want {
-			t.Errorf("%s after the job: %v, decided: %v", age, next, decided)
+	bare, nowhere, at := job.Job{BlockNumber: 1}, job.Job{TransactionHash: common.Hash{9}}, job.Job{TransactionHash: common.Hash{7}}
+	for name, c := range map[string]struct {
+		hints   []job.Job
+		chain   answering
+		want    outcome.Reason
+		refuted []int
+	}{
+		"for the first": {[]job.Job{bare, at}, answering{7: {Found: true, Event: &at}}, "", nil},
+		"for the last":  {[]job.Job{nowhere, at}, answering{9: {Disagrees: "transactionHash"}, 0: {Disagrees: "transactionHash"}}, outcome.ChainUnavailable, []int{0}},
+		"for none":      {[]job.Job{nowhere, at}, nil, outcome.ChainUnavailable, nil},
+	} {
+		var hints []ledger.Hint
+		for rank, j := range c.hints {
+			hints = append(hints, ledger.Hint{Rank: rank, Job: j})
 		}
+		var r Result
+		_, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), c.chain, hints, clock, true, &r)
+		heraldtest.Equal(t, name, reasonOf(err), c.want)
+		heraldtest.Equal(t, name+": refuted hints", r.Refuted, c.refuted)
 	}
 }
 
@@ -380,37 +477,6 @@ func TestConfirmRetraction(t *testing.T) {
 	}
 }
 
-// TestLostKey: a worker held a delivery when a reorg gave its key to another event, and did not call the agent. If the
-// delivery's event returns to the chain, the key's delivery brings it to the agent. The old one must not bring it too: its
-// retraction may have ended, because the agent did not know it. An operator may replay it. It never brings the other event.
-func TestLostKey(t *testing.T) {
-	t.Parallel()
-	j, id := storetest.Feedback(1, 1), uuid.New()
-	other := j
-	other.Tag1, other.TransactionHash = "other", common.Hash{9}
-	for name, c := range map[string]struct {
-		event    *job.Job
-		isReplay bool
-		gone     *ledger.Gone
-	}{
-		"its event returns":               {&j, false, &ledger.Gone{}},
-		"its event returns, and a replay": {&j, true, nil},
-		"the other event stays":           {&other, false, &ledger.Gone{}},
-		"the other event stays, a replay": {&other, true, &ledger.Gone{Next: &other}},
-	} {
-		checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: c.event})
-		checker.Ledger = rowLedger{}
-		claim := &ledger.Claim{ID: id, Key: j.Key() + "~" + id.String(), Job: j, Bound: true, Replay: c.isReplay}
-		want := outcome.EventNotFound
-		if c.gone == nil {
-			want = ""
-		}
-		var r Result
-		heraldtest.Equal(t, name, reasonOf(checker.Check(t.Context(), claim, nil, &r)), want)
-		heraldtest.Equal(t, name+": gone", r.Gone, c.gone)
-	}
-}
-
 // TestRetractionOfMinedAgain: a retraction whose event is on the chain again is sent only if the event has a new delivery.
 func TestRetractionOfMinedAgain(t *testing.T) {
 	t.Parallel()
@@ -483,63 +549,3 @@ func must[T any](v T, err error) T {
 
 // encode returns j as the ledger stores it.
 func encode(j job.Job) json.RawMessage { return must(json.Marshal(j)) }
-
-// TestCalledBeforeTheChainIsVerified: an agent was called for a job that no worker verified (HERALD_VERIFY_EVENT=off),
-// and the retry is verified. If the chain has the event of the job, the retry sends it. If the chain has another event
-// under the key, or none, the delivery is retracted, and the other event gets a delivery of its own (storetest,
-// TestGoneAfterACall).
-func TestCalledBeforeTheChainIsVerified(t *testing.T) {
-	t.Parallel()
-	sent := storetest.Feedback(1, 1)
-	sent.TransactionHash, sent.BlockNumber = common.Hash{7}, 100
-	other, elsewhere := sent, sent
-	other.Tag1, elsewhere.TransactionHash = "other", common.Hash{9}
-	for name, c := range map[string]struct {
-		chain Chain
-		gone  *ledger.Gone
-	}{
-		"the event":           {standingChain{Found: true, Confirmed: true, Event: &sent}, nil},
-		"another event":       {standingChain{Found: true, Confirmed: true, Event: &other}, &ledger.Gone{Next: &other}},
-		"the event elsewhere": {&unindexedChain{block: 100, event: &elsewhere}, &ledger.Gone{Next: &elsewhere}},
-		"no event":            {standingChain{Disagrees: "transactionHash"}, &ledger.Gone{}},
-	} {
-		checker := checkerOf(c.chain)
-		checker.Ledger = rowLedger{}
-		var r Result
-		err := checker.Check(t.Context(), &ledger.Claim{Called: true, Job: sent, Key: sent.Key(), StartedAt: clock, CreatedAt: clock}, nil, &r)
-		want := outcome.EventNotFound
-		if c.gone == nil {
-			want = ""
-		}
-		heraldtest.Equal(t, name, reasonOf(err), want)
-		heraldtest.Equal(t, name+": gone", r.Gone, c.gone)
-	}
-}
-
-// TestCalledWithoutTransaction: a delivery was called with a job that names no transaction. The event with its content is
-// its event. If no event is found, nothing shows that the event is gone.
-func TestCalledWithoutTransaction(t *testing.T) {
-	t.Parallel()
-	sent := storetest.Feedback(1, 1)
-	sent.TransactionHash = common.Hash{}
-	onChain := sent
-	onChain.TransactionHash, onChain.BlockHash = common.Hash{7}, common.Hash{8}
-	for _, bound := range []bool{true, false} {
-		claim := ledger.Claim{Called: true, Bound: bound, Job: sent, Key: sent.Key()}
-		if !isEventOf(&claim, onChain) {
-			t.Errorf("bound %v: another event", bound)
-		}
-		checker := checkerOf(standingChain{Disagrees: "transactionHash"})
-		var r Result
-		err := checker.Check(t.Context(), &claim, nil, &r)
-		if failed, ok := errors.AsType[*outcome.Failure](err); !ok || failed.Reason != outcome.EventNotFound || r.Gone != nil {
-			t.Errorf("bound %v: %v, gone %v", bound, err, r.Gone)
-		}
-	}
-	checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &onChain})
-	for _, recent := range []bool{false, true} {
-		if next, decided := checker.Review(t.Context(), ledger.Review{Job: sent, Recent: recent}); (next == nil) != recent || decided == recent {
-			t.Errorf("reviewed, recent %v: %v, %v", recent, next, decided)
-		}
-	}
-}
