@@ -107,18 +107,33 @@ func TestPauseEndsByPostgresClock(t *testing.T) {
 	}
 }
 
-// TestLeaseOfASuspendedMachine: a lease expires while the worker's machine is suspended, although the monotonic clock
-// stands still. Then no call is made before Postgres has extended the lease.
-func TestLeaseOfASuspendedMachine(t *testing.T) {
+// TestLeaseBeforeTheCall: a lease of 60 s, of which less than the call's 20 s and the margin of 25 s is left, is extended
+// before the call. If Postgres is away, what is left may be enough for the call. If the claim is lost, or less is left,
+// there is no call. A lease expires while the worker's machine is suspended, although the monotonic clock stands still.
+func TestLeaseBeforeTheCall(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	for suspended, extensions := range map[time.Duration]int{0: 0, time.Hour: 1} {
+	asked := time.Now()
+	for name, c := range map[string]struct {
+		now      time.Time
+		extend   error
+		extended int
+		fails    bool
+	}{
+		"enough is left":              {asked.Add(15 * time.Second), errAway, 0, false},
+		"it is extended":              {asked.Add(16 * time.Second), nil, 1, false},
+		"what is left is ours":        {asked.Add(39 * time.Second), errAway, 1, false},
+		"less than the call is left":  {asked.Add(41 * time.Second), errAway, 1, true},
+		"it ran out, and is extended": {asked.Add(70 * time.Second), nil, 1, false},
+		"the claim is lost":           {asked.Add(16 * time.Second), ledger.ErrFenced, 1, true},
+		"a suspended machine":         {resumeAt(asked, time.Hour), errAway, 1, true},
+	} {
 		extended := 0
-		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return ledger.ErrFenced }}
-		e := &Executor{Config: Config{Ledger: l, RecordTimeout: time.Second, Now: func() time.Time { return resumeAt(now, suspended) }}}
-		err := e.ensureLease(t.Context(), &ledger.Claim{}, &lease{now, 2 * time.Minute}, time.Minute)
-		if isFenced(err) != (extensions > 0) || extended != extensions {
-			t.Errorf("suspended for %s: %d extended, %v", suspended, extended, err)
+		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return c.extend }}
+		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 25 * time.Second, RecordTimeout: time.Second,
+			Now: func() time.Time { return c.now }}}
+		err := e.ensureLease(t.Context(), &ledger.Claim{}, &lease{asked, time.Minute}, 20*time.Second)
+		if (err != nil) != c.fails || c.fails && !errors.Is(err, c.extend) || extended != c.extended {
+			t.Errorf("%s: %d extended, %v", name, extended, err)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,52 +244,6 @@ func TestFaults(t *testing.T) {
 		}
 		w.shows(id, outcome.Rejected, outcome.InvalidJob, 1)
 	})
-
-	w.run(t, "the lease before the call", func(t *testing.T, w *world) {
-		type ended struct {
-			extends int
-			status  outcome.Status
-			reason  outcome.Reason
-			calls   int
-		}
-		// The clock jumps by late just before the call stage checks the lease of 60 s. A call may take 20 s, and the
-		// margin is 25 s. Differences of ten seconds do not matter, so that a slow machine causes no failure.
-		run := func(t *testing.T, late time.Duration, extend error) ended {
-			var skew atomic.Int64
-			out := ended{}
-			a := newAgent(t)
-			k := w.newWorker(func(c *Config) {
-				c.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
-				c.Lease, c.CallTimeout, c.LeaseMargin = time.Minute, 20*time.Second, 25*time.Second
-				c.Caller = listed{c.Caller, func() { skew.Store(int64(late)) }}
-				c.Ledger = &faulty{Ledger: w.store, extend: func(ctx context.Context, cl *ledger.Claim, d time.Duration) error {
-					out.extends++
-					if extend != nil {
-						return extend
-					}
-					return w.store.Extend(ctx, cl, d)
-				}}
-			})
-			id := w.dispatchTo(a.URL)
-			_, _ = k.deliver(t.Context(), id, 1)
-			d := w.row(id)
-			out.status, out.reason, out.calls = d.Status, d.Reason, len(a.received())
-			return out
-		}
-		for name, c := range map[string]struct {
-			late   time.Duration
-			extend error
-			want   ended
-		}{
-			"enough is left":              {5 * time.Second, errAway, ended{0, outcome.Delivered, "", 1}},
-			"it is extended":              {25 * time.Second, nil, ended{1, outcome.Delivered, "", 1}},
-			"what is left is ours":        {25 * time.Second, errAway, ended{1, outcome.Delivered, "", 1}},
-			"less than the call is left":  {50 * time.Second, errAway, ended{1, outcome.Waiting, "internal_error", 0}},
-			"it ran out and was extended": {70 * time.Second, nil, ended{1, outcome.Delivered, "", 1}},
-		} {
-			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
-		}
-	})
 }
 
 // callPanics panics after the agent has received the call.
@@ -306,15 +259,3 @@ type panics struct{}
 
 func (panics) Fetch(context.Context, string, int64) (ipfs.Document, error)     { panic("boom") }
 func (panics) FetchAnew(context.Context, string, int64) (ipfs.Document, error) { panic("boom") }
-
-// listed calls after when the tools have been listed.
-type listed struct {
-	Caller
-	after func()
-}
-
-func (l listed) Tools(ctx context.Context, e mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error) {
-	set, err := l.Caller.Tools(ctx, e, fresh)
-	l.after()
-	return set, err
-}
