@@ -41,7 +41,8 @@ type renewals struct {
 	until   time.Time // of the lease
 	leases  int       // asked for
 	leasing func()    // when one was
-	err     error     // of saving
+	saving  func()
+	err     error // of saving
 }
 
 func (l *renewals) AgentTokens(context.Context, erc8004.Agent) ([]records.Token, bool, error) {
@@ -71,6 +72,9 @@ func (l *renewals) LeaseRenewal(_ context.Context, _ records.Token, seen []byte,
 func (l *renewals) SaveRenewal(_ context.Context, r records.Renewal, a records.Access, credential []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.saving != nil {
+		l.saving()
+	}
 	switch {
 	case l.err != nil:
 		return l.err
@@ -610,6 +614,7 @@ func TestCostsOfWaiting(t *testing.T) {
 		r, e := w.newWorker(), w.tokenRequest()
 		r.Now = time.Now
 		w.leasing, w.before = func() { time.Sleep(3 * time.Second) }, func() { time.Sleep(10 * time.Second) }
+		w.saving = w.leasing
 		var asked [3]time.Duration
 		var wg sync.WaitGroup
 		for i := range asked {

@@ -23,7 +23,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -243,47 +242,6 @@ func TestSlowAuthorizationIsCharged(t *testing.T) {
 		if used := k.efforts.Usage(t.Context(), w.agentOf(id)).Connections; used < 15 {
 			t.Errorf("%s: %g s of connections are used", name, used)
 		}
-	}
-}
-
-// slowRecords delays each request for an agent's tokens and for a renewal by 5 s of a worker's clock, as a slow Postgres
-// does.
-type slowRecords struct {
-	auth.TokenRecords
-	ahead *atomic.Int64
-}
-
-func (r slowRecords) AgentTokens(ctx context.Context, a erc8004.Agent) ([]records.Token, bool, error) {
-	r.ahead.Add(int64(5 * time.Second))
-	return r.TokenRecords.AgentTokens(ctx, a)
-}
-
-func (r slowRecords) LeaseRenewal(ctx context.Context, t records.Token, seen []byte, lease time.Duration) (records.Renewal, error) {
-	r.ahead.Add(int64(5 * time.Second))
-	return r.TokenRecords.LeaseRenewal(ctx, t, seen, lease)
-}
-
-func (r slowRecords) SaveRenewal(context.Context, records.Renewal, records.Access, []byte) error {
-	r.ahead.Add(int64(5 * time.Second))
-	return errors.New("the connection is lost")
-}
-
-// TestSlowPostgresIsNotCharged: if an access token is late because Postgres is slow, the agent does not pay for that.
-func TestSlowPostgresIsNotCharged(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var ahead atomic.Int64 // of the clock of the worker and its authorizer
-	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	k := w.budgeted(func(c *Config) { c.Now = now })
-	k.executor.Authorizer = w.authorizing(func(c *auth.Config) {
-		c.Now, c.Records, c.SaveTimeout = now, slowRecords{c.Records, &ahead}, time.Nanosecond
-	}).executor.Authorizer
-	s := guarded(t, oauthtest.Options{})
-	id := w.guardedBy(s, clientFor(s))
-	k.mustDeliver(w.accept(w.feedback(id)), 1, "")
-	must(k.deliver(t.Context(), w.accept(w.feedback(id)), 1)) // the access token is not stored
-	if used := k.efforts.Usage(t.Context(), w.agentOf(id)).Connections; used > 5 {
-		t.Errorf("%g s of connections are used", used)
 	}
 }
 
