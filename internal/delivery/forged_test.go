@@ -130,6 +130,40 @@ func TestTaskOfAnotherHerald(t *testing.T) {
 	refuse(uuid.New(), 1, 1)
 }
 
+// TestLoadSpooledOutcome: the wait of a spooled outcome goes on from where it was. It is not extended by a clock that is
+// behind. A replay does not end with the failure of an attempt before it, but with a success.
+func TestLoadSpooledOutcome(t *testing.T) {
+	t.Parallel()
+	keys, id, spooled := must(secret.Create()), uuid.New(), time.Now().UTC()
+	for name, c := range map[string]struct {
+		attempt int // of the outcome
+		status  outcome.Status
+		replay  bool
+		later   time.Duration
+		wait    time.Duration // of 100 s; negative: the outcome is ignored
+	}{
+		"40 s later":                       {2, outcome.Waiting, false, 40 * time.Second, 60 * time.Second},
+		"after its wait":                   {2, outcome.Waiting, false, time.Hour, 0},
+		"by a clock an hour behind":        {2, outcome.Waiting, false, -time.Hour, 100 * time.Second},
+		"of a replay":                      {2, outcome.Waiting, true, 0, 100 * time.Second},
+		"before a replay":                  {1, outcome.Waiting, true, 0, -1},
+		"before a replay, and a success":   {1, outcome.Delivered, true, 0, 100 * time.Second},
+		"before other attempts, no replay": {1, outcome.Waiting, false, 0, 100 * time.Second},
+	} {
+		past := ledger.SpooledOutcome{Attempt: c.attempt, At: spooled, Outcome: ledger.Outcome{Status: c.status, Delay: 100 * time.Second}}
+		text := must(sealOutcome(keys, &ledger.Claim{ID: id, No: 3, Attempt: c.attempt}, past))
+		e := &Executor{Config: Config{Keys: keys, Spool: oneOutcome{text: text}, Now: func() time.Time { return spooled.Add(c.later) }}}
+		claim := &ledger.Claim{ID: id, No: 9, Attempt: 3, Budget: 2, Replay: c.replay, Unfinished: true}
+		var want *ledger.SpooledOutcome
+		if past.Outcome.Delay = c.wait; c.wait >= 0 {
+			want = &past
+		}
+		heraldtest.Equal(t, name, must(e.loadSpooledOutcome(t.Context(), claim)), want)
+		claim.Unfinished = false
+		heraldtest.Equal(t, name+", if all attempts have outcomes", must(e.loadSpooledOutcome(t.Context(), claim)), nil)
+	}
+}
+
 // TestResultsOutliveRotation: an outcome sealed with the previous key is used until that key is removed. Then the agent
 // is called again.
 func TestResultsOutliveRotation(t *testing.T) {

@@ -175,66 +175,6 @@ func TestKnownOutcomes(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	for name, c := range map[string]struct{ clock, least, most time.Duration }{
-		"a wait goes on from where it was":                         {40 * time.Second, 50 * time.Second, 85 * time.Second},
-		"a wait is not extended by a clock that is an hour behind": {-time.Hour, 75 * time.Second, 125 * time.Second},
-	} {
-		w.run(t, name, func(t *testing.T, w *world) {
-			a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				rw.Header().Set("Retry-After", "100")
-				http.Error(rw, "no", http.StatusServiceUnavailable)
-				return true
-			}))
-			id := w.dispatchTo(a.URL)
-			began := time.Now()
-			again := w.loseOutcome(id)
-			k := w.newWorker(func(cfg *Config) { cfg.Now = func() time.Time { return time.Now().Add(c.clock) } })
-			k.mustDeliver(id, again.Dispatch, "waiting server_error")
-			d := w.shows(id, outcome.Waiting, outcome.ServerError, 1)
-			if wait := d.NextAttemptAt.Sub(began); wait < c.least || wait > c.most || len(d.History) != 1 ||
-				len(a.received()) != 1 {
-				t.Errorf("again in %s, %d calls: %+v", wait, len(a.received()), d.History)
-			}
-		})
-	}
-
-	w.run(t, "an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T, w *world) {
-		a := newAgent(t, failsOnce())
-		id := w.dispatchTo(a.URL)
-		tries := 0
-		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
-				if tries++; tries == 1 {
-					return ledger.Recorded{}, errAway
-				}
-				return w.store.Record(ctx, cl, o)
-			}}
-			c.Spool = &results{OutcomeSpool: w.queue.Outcomes(), forget: func() error { return errAway }}
-		})
-		k.mustDeliver(id, 1, "waiting server_error")
-		w.due(id)
-		w.claim(id, 1) // the second attempt's worker dies without an outcome
-		again := w.expire(id)
-		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		w.shows(id, outcome.Delivered, "", 3)
-		heraldtest.Equal(t, "calls", len(a.received()), 2)
-	})
-
-	w.run(t, "a replay does not end with the failure of an attempt before it", func(t *testing.T, w *world) {
-		a := newAgent(t, failsOnce())
-		id := w.dispatchTo(a.URL)
-		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
-		w.claim(id, w.loseOutcome(id).Dispatch)
-		heraldtest.Equal(t, "the status", w.endLease(id).Status, outcome.Dead)
-		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
-		if err != nil || moved != 1 || len(tasks) == 0 {
-			t.Fatal(moved, left, tasks, err)
-		}
-		w.newWorker().mustDeliver(id, tasks[0].N, "")
-		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Delivered)
-		heraldtest.Equal(t, "calls", len(a.received()), 2)
-	})
-
 	w.run(t, "delivered late, after the next claim and before its look at Redis", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
