@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // newLimiter returns a limiter whose permits last for a minute.
@@ -58,28 +60,6 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", done), "")
 		w.due(second)
 		k.mustDeliver(second, 1, "")
-	})
-
-	w.run(t, "breaker", func(t *testing.T, w *world) {
-		a := newAgent(t, breaksWith(500))
-		k := limited(t, w, ratelimit.Config{MinCalls: 3})
-		for range 3 {
-			k.mustDeliver(w.dispatchTo(a.URL), 1, "waiting server_error")
-		}
-		id := w.dispatchTo(a.URL)
-		k.mustDeliver(id, 1, "waiting breaker_open")
-		waits(t, w, id, "breaker_open")
-		heraldtest.Equal(t, "calls", len(a.received()), 3)
-	})
-
-	w.run(t, "an agent that says no is well", func(t *testing.T, w *world) {
-		a := newAgent(t, func(a *agent) { a.tool = "another" })
-		k := limited(t, w, ratelimit.Config{MinCalls: 3})
-		for range 5 {
-			if _, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err == nil || !strings.Contains(err.Error(), "tool_not_found") {
-				t.Fatalf("%v", err)
-			}
-		}
 	})
 
 	w.run(t, "the agent's line stays in Postgres", func(t *testing.T, w *world) {
@@ -246,27 +226,43 @@ func TestUnboundAgentsShare(t *testing.T) {
 	}
 }
 
+// failing is a caller whose calls fail.
+type failing struct {
+	Caller
+	err error
+}
+
+func (f failing) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.Answer, error) {
+	return mcpcall.Answer{}, f.err
+}
+
 // TestShortTimeoutOfAJobIsNoFailure: a timeout that a job made shorter than usual does not count against the endpoint.
+// Neither does a refusal, which shows that the endpoint works, or a fault of Herald's own.
 func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		timeout time.Duration // HERALD_CALL_TIMEOUT
-		next    string
-	}{
-		"the job's time":   {20 * time.Second, "waiting outcome_unknown"},
-		"the same for all": {3 * time.Second, "waiting breaker_open"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			a := newAgent(t, hangs())
-			k := w.newWorker(limitOrigins(newLimiter(t, ratelimit.Config{MinCalls: 2}), nil), func(cfg *Config) { cfg.CallTimeout, cfg.Lease = c.timeout, time.Minute })
-			id := w.register(at(a.URL))
-			for _, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
-				k.mustDeliver(w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000})), 1, want)
-			}
-		})
+	call := func(e mcpcall.CallError) error {
+		e.Stage, e.Err = mcpcall.StageCall, errors.New("it failed")
+		return &e
 	}
+	for name, c := range map[string]struct {
+		err     error
+		timeout time.Duration // of 20 s
+		want    ratelimit.Result
+	}{
+		"the job's time":     {call(mcpcall.CallError{Timeout: true, Written: true}), 3 * time.Second, ratelimit.Neutral},
+		"the same for all":   {call(mcpcall.CallError{Timeout: true, Written: true}), 20 * time.Second, ratelimit.Failed},
+		"another failure":    {call(mcpcall.CallError{Status: 500, Written: true}), 3 * time.Second, ratelimit.Failed},
+		"it says no":         {call(mcpcall.CallError{Code: -32602, Written: true}), 20 * time.Second, ratelimit.OK},
+		"no such tool":       {outcome.Fail(outcome.ToolNotFound, "none"), 20 * time.Second, ratelimit.OK},
+		"later":              {call(mcpcall.CallError{Status: 429, Written: true}), 20 * time.Second, ratelimit.Neutral},
+		"a fault of our own": {errAway, 20 * time.Second, ratelimit.Neutral},
+		"it accepts":         {nil, 20 * time.Second, ratelimit.OK},
+	} {
+		e := &Executor{Config: Config{Caller: failing{err: c.err}, Now: time.Now, Metrics: must(NewMetrics(prometheus.NewRegistry()))}}
+		answer, err := e.sendCall(t.Context(), mcpcall.Endpoint{}, mcpcall.Request{}, "tool", c.timeout, 20*time.Second)
+		heraldtest.Equal(t, name, endpointHealth(answer, err), c.want)
+	}
+	heraldtest.Equal(t, "a panic before the call", endpointHealth(toolAnswer{}, nil), ratelimit.Neutral)
 }
 
 // TestPermitOfALongAttempt: an agent that lists its tools slowly keeps its permit during the call too, so no other call
