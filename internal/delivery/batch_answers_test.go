@@ -32,7 +32,8 @@ func (w *world) lead(k *worker, ids []uuid.UUID) {
 	}
 }
 
-// TestBatchAnswers: each delivery of a batch gets the outcome that the answer states for it.
+// TestBatchAnswers: each delivery of a batch gets the outcome that the answer states for it. If Herald panics while it
+// decides the outcome of one, the leader's or another's, the outcomes of the others are recorded.
 func TestBatchAnswers(t *testing.T) {
 	t.Parallel()
 	const clients = 18 // seven are dispatched as well as the leader, and do not follow
@@ -42,6 +43,22 @@ func TestBatchAnswers(t *testing.T) {
 	}
 	delivered, rejected := fate{outcome.Delivered, ""}, fate{outcome.Rejected, outcome.ToolError}
 	later, unknown := fate{outcome.Waiting, outcome.ServerError}, fate{outcome.Waiting, outcome.Unknown}
+	running := fate{outcome.Running, ""} // until its lease expires
+	only := func(which int, f fate) func(i int) fate {
+		return func(i int) fate {
+			if i == which {
+				return f
+			}
+			return delivered
+		}
+	}
+	retry := func(which int) func(items []batchItem) (*mcp.CallToolResult, error) {
+		return func(items []batchItem) (*mcp.CallToolResult, error) {
+			statuses := slices.Repeat([]string{"accepted"}, len(items))
+			statuses[which] = "retry"
+			return answerItems(items, statuses...)
+		}
+	}
 	byTurns := func(fates ...fate) func(i int) fate { return func(i int) fate { return fates[i%len(fates)] } }
 
 	for name, c := range map[string]struct {
@@ -49,6 +66,7 @@ func TestBatchAnswers(t *testing.T) {
 		before  func(http.ResponseWriter, *http.Request, int, string) bool
 		policy  string
 		timeout time.Duration
+		panics  bool             // when it decides the outcome of one that the agent wants later
 		want    func(i int) fate // of item i
 	}{
 		"by turns": {result: func(items []batchItem) (*mcp.CallToolResult, error) {
@@ -81,6 +99,8 @@ func TestBatchAnswers(t *testing.T) {
 		"dies in the call": {before: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
 		"503": {before: hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
 			want: byTurns(later)},
+		"a panic about the leader": {result: retry(0), panics: true, want: only(0, running)},
+		"a panic about a member":   {result: retry(3), panics: true, want: only(3, running)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,6 +108,9 @@ func TestBatchAnswers(t *testing.T) {
 			w, k, flood := newBatchWorld(t, a, func(cfg *Config) {
 				if c.timeout > 0 {
 					cfg.CallTimeout = c.timeout
+				}
+				if c.panics {
+					cfg.Random = func() float64 { panic("an outcome is decided") }
 				}
 			})
 			ids := flood(clients, 1)
@@ -100,7 +123,7 @@ func TestBatchAnswers(t *testing.T) {
 			for i, id := range order {
 				want := c.want(i)
 				d := w.shows(id, want.status, want.reason, 1)
-				if len(d.History) != 1 || d.History[0].Stage != "call" {
+				if len(d.History) != 1 || want != running && d.History[0].Stage != "call" {
 					t.Errorf("item %d: %+v", i, d.History)
 				}
 				if want == delivered && !strings.Contains(string(d.Result), id.String()) {
@@ -298,36 +321,5 @@ func TestBatchPanicBeforeCall(t *testing.T) {
 	w.shows(ids[0], outcome.Waiting, outcome.InternalError, 1)
 	for _, id := range ids[8:] {
 		w.shows(id, outcome.Running, "", 1) // until its lease expires
-	}
-}
-
-// TestBatchPanicAfterCall: if Herald panics while it decides the outcome of one delivery in a call, the leader's or
-// another's, the outcomes of the others are recorded.
-func TestBatchPanicAfterCall(t *testing.T) {
-	t.Parallel()
-	const clients = 14
-	for name, later := range map[string]int{"the leader": 0, "a member": 3} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := newBatchAgent(t, 50, func(a *batchAgent) {
-				a.result = func(items []batchItem) (*mcp.CallToolResult, error) {
-					statuses := slices.Repeat([]string{"accepted"}, len(items))
-					statuses[later] = "retry"
-					return answerItems(items, statuses...)
-				}
-			})
-			w, k, flood := newBatchWorld(t, a, func(c *Config) {
-				c.Random = func() float64 { panic("the outcome of the delivery that the agent wants later is decided") }
-			})
-			ids := flood(clients, 1)
-			w.lead(k, ids)
-			for i, id := range append([]uuid.UUID{ids[0]}, ids[8:]...) {
-				if i != later {
-					w.shows(id, outcome.Delivered, "", 1)
-				} else {
-					w.shows(id, outcome.Running, "", 1) // until its lease expires
-				}
-			}
-		})
 	}
 }
