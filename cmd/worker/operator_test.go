@@ -209,7 +209,7 @@ func (d *desk) status(id uuid.UUID) string {
 
 func (d *desk) pending(lane queue.Lane) int {
 	d.t.Helper()
-	lanes, err := d.queue.Lanes()
+	lanes, err := d.queue.Lanes(d.t.Context())
 	heraldtest.Must(d.t, err)
 	return lanes[lane]["pending"]
 }

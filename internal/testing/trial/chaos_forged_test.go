@@ -62,7 +62,7 @@ func TestChaosForgedTasks(t *testing.T) {
 	}
 	early, late := r.move(moved)
 	r.must(Until(r.within(time.Minute), pollSlow, "the forged tasks to be taken", func() (bool, error) {
-		lanes, err := q.Lanes(ctx)
+		lanes, err := q.Lanes(r.ctx)
 		for _, lane := range []queue.Lane{queue.Bulk, queue.Upkeep} {
 			for _, state := range []string{"pending", "active", "scheduled"} {
 				if lanes[lane][state] > 0 {
