@@ -67,6 +67,11 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%q: %d, %+v, %s", c.document, res.StatusCode, p, body)
 		}
 	}
+	fields.Set("policy", `{"maxPerSecond": 5}`)
+	fields.Set("version", formVersion.FindStringSubmatch(w.open(200, agent))[1])
+	for range 2 { // a person clicks twice: the second request has the form that was loaded before the first
+		heraldtest.Equal(t, "the status of a click", w.submit(page, agent+"/policy", fields).StatusCode, 200)
+	}
 	call[operator.AgentChange](w, 200, "PUT", path, `{"enabled":false}`)
 	// The form was loaded before this change.
 	fields.Set("policy", `{"maxPerSecond": 4}`)
@@ -80,7 +85,7 @@ func TestPolicy(t *testing.T) {
 	}
 	heraldtest.Equal(t, "levels", len(call[operator.AgentChange](w, 200, "DELETE", path, "").Levels), 0)
 	trail := call[operator.AuditPage](w, 200, "GET", "/v1/audit", "")
-	heraldtest.Equal(t, "audit rows", len(trail.Audit), 5)
+	heraldtest.Equal(t, "audit rows", len(trail.Audit), 6)
 }
 
 // TestEnableDespitePolicy checks that the API and the agent's page say why they cannot enable an agent.

@@ -249,8 +249,8 @@ func (p *Pages) showPolicies(r *request, row records.AgentRow) (part policyPart,
 }
 
 // replacePolicy replaces the operator's policy of the agent by the text of the form. An empty text removes it. If the
-// text is refused, or if the policy was changed after the form was loaded, the answer is the agent's page with the text
-// and the error.
+// text is refused, or if the policy was changed to another one after the form was loaded, the answer is the agent's
+// page with the text and the error.
 func (p *Pages) replacePolicy(r *request) (answer, error) {
 	text := r.PostFormValue("policy")
 	document := bytes.TrimSpace([]byte(text))
@@ -262,14 +262,21 @@ func (p *Pages) replacePolicy(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := again.content.(agentPage)
-	if r.PostFormValue("version") == page.Policies.Version {
+	var wanted policy.Policy
+	if document != nil {
+		wanted, _, err = policy.Parse(document, policy.Operator, nil)
+	}
+	switch {
+	case r.PostFormValue("version") == page.Policies.Version:
 		_, err = p.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
 		refused, ok := errors.AsType[*operator.MisuseError](err)
 		if !ok {
 			return answer{location: r.agentURL()}, err
 		}
 		page.Policies.Problem, again.status = refused.Text, http.StatusBadRequest
-	} else {
+	case err == nil && wanted.String() == page.AgentRow.Policy.String(): // the second of two clicks on the button
+		return answer{location: r.agentURL()}, nil
+	default:
 		page.Policies.Problem = "The operator's policy was changed after this form was loaded, so nothing was " +
 			"changed now. The table shows the present one. Set the policy again to replace it."
 		again.status = http.StatusConflict
