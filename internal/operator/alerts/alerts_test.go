@@ -181,6 +181,8 @@ func TestConcurrentSendersPostOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := newReceiver(t)
+	w.exec(`INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at)
+		SELECT 1, '0xaa', n, now(), now() FROM generate_series(1, 5000) n`) // the first look reads only these
 	w.fail(1, time.Hour)
 	w.fail(2, 121*time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
