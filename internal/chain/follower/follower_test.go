@@ -87,6 +87,21 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollowReorg: if a reorg replaces the last block that was read, the follower reads its successor.
+func TestFollowReorg(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	jobs := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}})
+	w.Feedback()
+	w.next(jobs)
+	second := w.Feedback()
+	w.next(jobs)
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
+	if again := w.next(jobs); again.Key() != second.Key() || again.BlockHash == second.BlockHash {
+		t.Errorf("after the reorg %s in block %s, before %s in %s", again.Key(), again.BlockHash, second.Key(), second.BlockHash)
+	}
+}
+
 // TestHandleFails: a follower ends with the error of Handle.
 func TestHandleFails(t *testing.T) {
 	t.Parallel()
