@@ -41,7 +41,7 @@ func (r *running) client(redisURL string) queue.Redis {
 }
 
 // TestQueueDefault checks that with HERALD_REDIS_INTAKE=off the worker does not read asynq's queue "default". Otherwise
-// the metrics count the tasks of other programs in it, without their types.
+// the metrics count the tasks of other programs in it, without their types. The worker deletes old archived tasks.
 func TestQueueDefault(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"off", "jobs"} {
@@ -52,9 +52,12 @@ func TestQueueDefault(t *testing.T) {
 			heraldtest.Must(t, err)
 			defer theirs.Close()
 			heraldtest.Must(t, theirs.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}))
+			rdb := heraldtest.RedisClient(t, redisURL)
+			heraldtest.Must(t, rdb.Eval(t.Context(), `return redis.call("ZADD", KEYS[1], 0, "old")`, []string{"asynq:{bulk}:archived"}).Err())
 			r := run(t, false,
 				servicesEnv(t, "REDIS_URL="+redisURL, "HERALD_API_TOKEN="+doorToken, "HERALD_REDIS_INTAKE="+policy)...)
 			r.up()
+			heraldtest.Await(t, "the archived task is deleted", func() bool { return rdb.Exists(t.Context(), "asynq:{bulk}:archived").Val() == 0 })
 			if policy == "jobs" {
 				heraldtest.Await(t, "the task is counted", func() bool {
 					return strings.Contains(r.get(doorToken, "/metrics"), "\nherald_foreign_tasks_total 1\n")
