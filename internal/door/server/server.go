@@ -91,15 +91,16 @@ func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func
 
 // Server listens as soon as New returns, so that health checks work while the rest is starting.
 type Server struct {
-	cfg     Config
-	ln      net.Listener
-	srv     *http.Server
-	public  bool // it listens off loopback
-	callers *callers
-	formKey []byte
-	handler atomic.Pointer[http.Handler]
-	stop    context.CancelFunc // cancels the contexts of requests, so that streams end
-	done    chan struct{}
+	cfg         Config
+	ln          net.Listener
+	srv         *http.Server
+	public      bool // it listens off loopback
+	callers     *callers
+	connections *connections
+	formKey     []byte
+	handler     atomic.Pointer[http.Handler]
+	stop        context.CancelFunc // cancels the contexts of requests, so that streams end
+	done        chan struct{}
 }
 
 // MonitorRoot is the path of the asynq web UI. The path without a slash redirects there.
@@ -121,12 +122,14 @@ func New(cfg Config) (*Server, error) {
 	base, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), stop: stop,
 		done: make(chan struct{}), callers: &callers{own: cfg.Token, load: cfg.LoadCallers},
-		formKey: newFormKey(cfg.Token)}
+		connections: &connections{max: maxConnections, idle: map[net.Conn]bool{}},
+		formKey:     newFormKey(cfg.Token)}
 	s.Mount(nil, nil)
 	s.srv = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			(*s.handler.Load()).ServeHTTP(w, r)
 		}),
+		ConnState:         s.connections.note,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
