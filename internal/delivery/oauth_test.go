@@ -3,8 +3,6 @@ package delivery
 import (
 	"fmt"
 	"math/big"
-	"net/http"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,16 +79,12 @@ func (w *world) deliver(id *big.Int) int {
 	return w.until(w.accept(w.feedback(id)), outcome.Delivered).Attempts
 }
 
-// bindingPath is the path of the file in which a domain lists the agents of its endpoints.
-const bindingPath = "/.well-known/agent-registration.json"
-
-// TestOAuth checks the deliveries of agents without a credential, and of one that refuses access tokens.
-// TestTwoWorkersRenew checks those of an agent that accepts them.
+// TestOAuth checks the deliveries of agents that get no access token. TestTwoWorkersRenew checks those of an agent that
+// accepts access tokens, and auth.TestFreshRefused those of one that refuses them.
 func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.authorizing()
-	k.executor.Schedule = must(outcome.NewSchedule(slices.Repeat([]time.Duration{100 * time.Millisecond}, 10))) // as many attempts as by default
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 
@@ -112,50 +106,6 @@ func TestOAuth(t *testing.T) {
 		heraldtest.Equal(t, "requests to the other server, for tokens, and calls", []int{evil.requests(), len(s.TokenRequests()), len(s.Calls())},
 			[]int{0, 0, 0})
 	})
-
-	w.runParallel(t, "the agent refuses every token", func(t *testing.T, w *world) {
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
-			if s.ToAgent(r) && r.URL.Path == "/mcp" {
-				s.Revoke()
-			}
-			return false
-		})
-		var ids []uuid.UUID
-		for range 8 {
-			ids = append(ids, w.accept(w.feedback(id)))
-		}
-		said := ""
-		for _, d := range ids {
-			d := w.until(d, outcome.Held)
-			said += d.Error
-			heraldtest.Equal(t, "the reason", d.Reason, outcome.AuthRequired)
-		}
-		heraldtest.Contains(t, "the errors", said, "refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token",
-			"`worker token set 31337:"+id.String())
-		before := asked(s)
-		ids = append(ids, w.accept(w.feedback(id)))
-		w.heldFor(ids[8], "and not again for")
-		if n := len(s.TokenRequests()); n != 5 || asked(s) != before { // one at first, and four fresh ones
-			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
-		}
-		s.Answer(nil)
-		heraldtest.Equal(t, "released", w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)), 9)
-		for _, d := range ids {
-			w.until(d, outcome.Delivered)
-		}
-	})
-}
-
-// asked counts the requests to an agent and its authorization server, except those for the binding file.
-func asked(s *oauthtest.Server) (n int) {
-	for _, r := range s.Requests() {
-		if r.Path != bindingPath {
-			n++
-		}
-	}
-	return n
 }
 
 // TestReleasedAfterEachRefusal: deliveries that are held while the authorization server refuses are released when it
