@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"maps"
 	"math/big"
 	"testing"
 	"time"
@@ -31,7 +30,6 @@ func TestRetractions(t *testing.T) {
 	w.serve(w.newWorker())
 	a := newAgent(t)
 	id := w.register(at(a.URL))
-	unknown := common.HexToHash("0x0bad").Hex()
 	var delivered string // the last id
 	given := func(deliver bool) map[string]any {
 		j, _ := w.rate(devnet.Feedback{AgentID: id})
@@ -43,11 +41,7 @@ func TestRetractions(t *testing.T) {
 	reorg := func(again bool) {
 		heraldtest.Must(t, w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again))
 	}
-	changed := func(j map[string]any, field string, value any) map[string]any {
-		j = maps.Clone(j)
-		j[field] = value
-		return j
-	}
+	unknownBlock := map[string]any{"blockHash": common.HexToHash("0x0bad").Hex()}
 	refused := func(name string, j map[string]any, says string) {
 		t.Helper()
 		before := len(a.received())
@@ -56,16 +50,16 @@ func TestRetractions(t *testing.T) {
 	}
 
 	there := given(true)
-	refused("in a block that nobody knows", changed(retraction(there), "blockHash", unknown), "the chain has a feedback 1 of this client")
-	refused("never existed", changed(changed(retraction(there), "feedbackIndex", 9), "blockHash", unknown), "nothing shows that feedback 9 ever was")
+	refused("in a block that nobody knows", repositioned(retraction(there), unknownBlock), "the chain has a feedback 1 of this client")
+	refused("never existed", repositioned(repositioned(retraction(there), unknownBlock), map[string]any{"feedbackIndex": 9}), "nothing shows that feedback 9 ever was")
 
 	again := given(true)
 	reorg(true)
 	refused("mined again", retraction(again), "the chain has a feedback 1 of this client")
-	refused("mined again, with its transaction", changed(changed(retraction(again), "blockHash", common.HexToHash("0x0bae").Hex()),
-		"transactionHash", again["transactionHash"]), "was mined again")
+	refused("mined again, with its transaction", repositioned(retraction(again), map[string]any{"blockHash": common.HexToHash("0x0bae").Hex(),
+		"transactionHash": again["transactionHash"]}), "was mined again")
 
-	forgotten := changed(retraction(given(false)), "blockHash", unknown)
+	forgotten := repositioned(retraction(given(false)), unknownBlock)
 	reorg(false)
 	refused("gone, of a block that the node forgot, and never sent", forgotten, "never sent it to the agent")
 
@@ -76,7 +70,7 @@ func TestRetractions(t *testing.T) {
 	reorg(false)
 	w.due(early)
 	w.until(early, outcome.Delivered)
-	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), outcome.Delivered) // Herald sent the feedback
+	w.until(w.accept(repositioned(retraction(gone), unknownBlock)), outcome.Delivered) // Herald sent the feedback
 	heraldtest.Equal(t, "retractions arrived", len(a.received())-before, 2)
 	for _, call := range a.received()[before:] {
 		heraldtest.Equal(t, "retracts", call.args(t)["retracts"], any(delivered))
