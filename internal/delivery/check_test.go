@@ -107,9 +107,9 @@ func TestPauseEndsByPostgresClock(t *testing.T) {
 	}
 }
 
-// TestLeaseBeforeTheCall: a lease of 60 s, of which less than the call's 20 s and the margin of 25 s is left, is extended
-// before the call. If Postgres is away, what is left may be enough for the call. If the claim is lost, or less is left,
-// there is no call. A lease expires while the worker's machine is suspended, although the monotonic clock stands still.
+// TestLeaseBeforeTheCall: if a lease has less time left than the call's 20 s and the margin of 25 s, the worker extends it
+// before the call. If Postgres is away, 20 s are enough. If the claim is lost, there is no call. A lease also expires
+// while the worker's machine is suspended, when the monotonic clock does not run.
 func TestLeaseBeforeTheCall(t *testing.T) {
 	t.Parallel()
 	asked := time.Now()
