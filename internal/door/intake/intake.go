@@ -243,11 +243,9 @@ func (in *Intake) sealHeaders(j job.Job, from ledger.Source) (ledger.Intake, err
 	for name, value := range j.Action.Endpoint.Headers {
 		plain[name] = value.Reveal()
 	}
-	b, err := json.Marshal(plain)
-	if err != nil {
-		return it, errors.New("encode the job's headers")
-	}
+	b, _ := json.Marshal(plain) // encoding strings cannot fail
 	binding := j.HeaderBinding(j.Action.Endpoint.URL)
+	var err error
 	if it.SealedHeaders, err = in.Sealer.Seal(b, binding); err != nil {
 		return it, fmt.Errorf("encrypt the job's headers: %w", err)
 	}

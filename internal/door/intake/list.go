@@ -61,7 +61,7 @@ func (in *Intake) acceptElements(ctx context.Context, elements []Element, kind j
 // readElement parses e, whose sender gets no answer, and returns the row to store. It refuses an invalid job. If trust
 // is below ledger.TrustDirect, it also refuses a job that sets a field of job.DirectField. For a refused job it returns
 // a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. The error means
-// that the headers could not be encrypted, or a refused job could not be encoded.
+// that the headers could not be encrypted.
 func (in *Intake) readElement(e Element, kind job.Kind, trust ledger.Trust) (it ledger.Intake, err error) {
 	j, err := job.Parse(e.Body, in.Limits)
 	if e.Length > job.MaxBytes {
@@ -75,10 +75,7 @@ func (in *Intake) readElement(e Element, kind job.Kind, trust ledger.Trust) (it 
 	if err == nil {
 		return in.sealHeaders(j, ledger.Source{Name: ledger.SourceRedis, Trust: trust})
 	}
-	it = ledger.Intake{Job: j, Refused: err.Error(), Key: e.invalidKey()}
-	if it.Received, err = encodeReceived(e); err != nil {
-		return it, fmt.Errorf("encode a refused job from Redis: %w", err)
-	}
+	it = ledger.Intake{Job: j, Refused: err.Error(), Key: e.invalidKey(), Received: encodeReceived(e)}
 	it.Job.Kind = cmp.Or(j.Kind, kind)
 	return it, nil
 }

@@ -28,10 +28,11 @@ type receivedBytes struct {
 
 // encodeReceived returns the JSON of received for an element: the beginning of its text, in which maskJob replaced all
 // values that may be secret.
-func encodeReceived(e Element) (json.RawMessage, error) {
+func encodeReceived(e Element) json.RawMessage {
 	kept, whole := MaskJob(e.Body)
-	return json.Marshal(received{receivedBytes{Bytes: e.Length, Text: kept,
-		Truncated: !whole || int64(len(e.Body)) < e.Length}})
+	raw, _ := json.Marshal(received{receivedBytes{Bytes: e.Length, Text: kept,
+		Truncated: !whole || int64(len(e.Body)) < e.Length}}) // encoding strings and numbers cannot fail
+	return raw
 }
 
 // MaskJob returns the beginning of a whole job in Redis, at most maxReceived bytes, with all values masked that may be

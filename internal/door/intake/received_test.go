@@ -54,9 +54,9 @@ func TestReceivedIsBounded(t *testing.T) {
 		"many masks":        {Body: []byte(strings.Repeat("1 ", 1e5)), Length: 2e5},
 		"binary":            {Body: []byte("\x00\xff\xfe{\"type\":\"\xff\"}"), Length: 15},
 	} {
-		raw, err := encodeReceived(e)
+		raw := encodeReceived(e)
 		var got received
-		if err != nil || json.Unmarshal(raw, &got) != nil {
+		if err := json.Unmarshal(raw, &got); err != nil {
 			t.Errorf("%s: %s, %v", name, raw, err)
 			continue
 		}

@@ -250,9 +250,8 @@ func (p *prober) prepareCall(ctx context.Context, offered mcpcall.ToolSet) (map[
 		return nil, err
 	}
 	p.found.Tool, p.found.Fits = tool.Name, err == nil
-	list, failed := p.sample.compareArguments(fitted.Arguments)
-	p.found.Arguments = list
-	return fitted.Arguments, cmp.Or(err, failed)
+	p.found.Arguments = p.sample.compareArguments(fitted.Arguments)
+	return fitted.Arguments, err
 }
 
 // callTool calls the tool with the sample.

@@ -77,13 +77,11 @@ func newSample(kind job.Kind, g erc8004.Agent, tool string, limits job.Limits) (
 	if tool != "" {
 		event["action"] = map[string]any{"toolName": tool}
 	}
-	line, err := json.Marshal(event)
-	if err != nil {
-		return s, err
-	}
+	line, _ := json.Marshal(event) // cannot fail: it encodes strings and numbers
 	limits.Registries = func(uint64) (erc8004.Registries, bool) {
 		return erc8004.Registries{}, false
 	} // the operator names the agent's registry
+	var err error
 	s.job, err = job.Parse(line, limits)
 	return s, err
 }
@@ -137,14 +135,10 @@ type ProbedArgument struct {
 }
 
 // compareArguments lists the documented arguments in their order. If sent is nil, it lists only the sample's values.
-func (s sample) compareArguments(sent map[string]any) ([]ProbedArgument, error) {
+func (s sample) compareArguments(sent map[string]any) (out []ProbedArgument) {
 	all := s.unfitted()
-	var out []ProbedArgument
 	for _, name := range job.ArgumentNames(s.job.Kind) {
-		before, err := json.Marshal(all[name])
-		if err != nil {
-			return nil, fmt.Errorf("write the sample's %s as JSON: %w", name, err)
-		}
+		before, _ := json.Marshal(all[name]) // cannot fail: all arguments have a JSON form
 		arg := ProbedArgument{Name: name, Sample: before}
 		value, kept := sent[name]
 		switch {
@@ -152,14 +146,12 @@ func (s sample) compareArguments(sent map[string]any) ([]ProbedArgument, error) 
 		case !kept:
 			arg.Change = ArgumentDropped
 		default:
-			if arg.Sent, err = json.Marshal(value); err != nil {
-				return nil, fmt.Errorf("write the fitted %s as JSON: %w", name, err)
-			}
+			arg.Sent, _ = json.Marshal(value)
 			if !bytes.Equal(arg.Sent, before) {
 				arg.Change = argumentChanged
 			}
 		}
 		out = append(out, arg)
 	}
-	return out, nil
+	return out
 }

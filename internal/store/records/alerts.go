@@ -177,11 +177,8 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8
 		if !slices.Contains(candidates, a) {
 			continue // the agent is no candidate, so it is not locked; a later LookForNews may disable it
 		}
-		filter, err := json.Marshal(map[string]any{"agent": a.String(), "registry": a.Registry,
-			"wasEnabled": true})
-		if err != nil {
-			return nil, err
-		}
+		filter, _ := json.Marshal(map[string]any{"agent": a.String(), "registry": a.Registry,
+			"wasEnabled": true}) // encoding strings cannot fail
 		if err := setEnabled(ctx, tx, a, false); err != nil {
 			return nil, err
 		}
