@@ -10,12 +10,11 @@ import (
 	"time"
 )
 
+// dialTimeout bounds name resolution and connecting together. tlsTimeout bounds a TLS handshake.
+const dialTimeout, tlsTimeout = 3 * time.Second, 3 * time.Second
+
 // Limits bound one client of the guard. Zero values select the defaults.
 type Limits struct {
-	// Dial bounds name resolution and connecting together. The default is 3 s.
-	Dial time.Duration
-	// TLS bounds the handshake. The default is 3 s.
-	TLS time.Duration
 	// Header bounds the wait for the response headers after the request was written. The default is 5 s. A negative
 	// value means that only the request's context bounds it, for servers that compute before they answer.
 	Header time.Duration
@@ -24,24 +23,16 @@ type Limits struct {
 	// Total bounds a whole exchange including redirects and body. It applies only to Client. The default 0 means that
 	// only the request's context bounds it.
 	Total time.Duration
-	// HeaderBytes bounds the response headers. The default is 32 KiB.
-	HeaderBytes int64
 	// IdlePerHost is how many idle connections are kept per host. The default is 4.
 	IdlePerHost int
 	// IdleConns is how many idle connections are kept in total. The default is 256. Each needs two goroutines and
 	// buffers, about 35 KB without TLS.
 	IdleConns int
-	// ConnsPerHost bounds the connections per host, including busy ones. Further requests wait. The default 0 means
-	// no bound.
-	ConnsPerHost int
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Dial = cmp.Or(l.Dial, 3*time.Second)
-	l.TLS = cmp.Or(l.TLS, 3*time.Second)
 	l.Header = max(cmp.Or(l.Header, 5*time.Second), 0) // 0 means no bound in net/http
 	l.Idle = cmp.Or(l.Idle, time.Minute)
-	l.HeaderBytes = cmp.Or(l.HeaderBytes, 32<<10)
 	l.IdlePerHost = cmp.Or(l.IdlePerHost, 4)
 	l.IdleConns = cmp.Or(l.IdleConns, 256)
 	return l
@@ -55,22 +46,21 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 	t := &http.Transport{
 		Proxy:                  nil, // with a proxy, the guard would see only the proxy's address
 		DisableCompression:     true,
-		MaxResponseHeaderBytes: l.HeaderBytes,
+		MaxResponseHeaderBytes: 32 << 10,
 		ResponseHeaderTimeout:  l.Header,
-		TLSHandshakeTimeout:    l.TLS,
+		TLSHandshakeTimeout:    tlsTimeout,
 		IdleConnTimeout:        l.Idle,
 		MaxIdleConns:           l.IdleConns,
 		MaxIdleConnsPerHost:    l.IdlePerHost,
-		MaxConnsPerHost:        l.ConnsPerHost,
 		ExpectContinueTimeout:  time.Second,
 		TLSClientConfig:        &tls.Config{RootCAs: g.roots, MinVersion: tls.VersionTLS12},
 	}
 	// There are two dial functions, because the rule for plain http depends on the scheme.
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return g.dial(ctx, "http", network, address, l.Dial)
+		return g.dial(ctx, "http", network, address, dialTimeout)
 	}
 	t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := g.dial(ctx, "https", network, address, l.Dial)
+		conn, err := g.dial(ctx, "https", network, address, dialTimeout)
 		if err != nil {
 			return nil, err
 		}
@@ -84,12 +74,12 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 				return nil, errors.Join(err, conn.Close())
 			}
 		}
-		brief, cancel := context.WithTimeout(ctx, l.TLS)
+		brief, cancel := context.WithTimeout(ctx, tlsTimeout)
 		defer cancel()
 		tc := tls.Client(conn, cfg)
 		if err := tc.HandshakeContext(brief); err != nil {
 			_ = conn.Close() // the handshake's error is the one to report
-			return nil, explainHandshake(ctx, address, l.TLS, err)
+			return nil, explainHandshake(ctx, address, tlsTimeout, err)
 		}
 		return tc, nil
 	}

@@ -24,11 +24,6 @@ type Config struct {
 	// http. By default the list is empty.
 	AllowNetworks []netip.Prefix
 
-	// DenyNetworks are refused although they are public, for example the operator's own public addresses. Configured
-	// also refuses the private ones among them. AllowNetworks takes precedence. Metadata services in public ranges
-	// are always refused.
-	DenyNetworks []netip.Prefix
-
 	// AllowHTTP (HERALD_ALLOW_HTTP) allows plain http to every address that https may reach. The default is false,
 	// because anyone on the network path could read and change the traffic.
 	AllowHTTP bool
@@ -64,8 +59,6 @@ var privateMetadata = []netip.Addr{
 type Guard struct {
 	guardian  *ssrf.Guardian
 	allow     []netip.Prefix
-	named     []netip.Prefix // the part of allow that was configured, which takes precedence over deny
-	deny      []netip.Prefix
 	never     []netip.Addr // refused although a prefix of allow contains them
 	allowHTTP bool
 	ports     []uint16 // nil means any port
@@ -85,27 +78,22 @@ func New(cfg Config) (*Guard, error) {
 		g.ports = []uint16{80, 443, 8443}
 	}
 	var err error
-	if g.allow, err = checkPrefixes("allowed", cfg.AllowNetworks); err != nil {
+	if g.allow, err = checkPrefixes(cfg.AllowNetworks); err != nil {
 		return nil, err
 	}
-	if g.deny, err = checkPrefixes("denied", cfg.DenyNetworks); err != nil {
-		return nil, err
-	}
-	g.named = g.allow
+	g.never = slices.DeleteFunc(slices.Clone(privateMetadata), func(a netip.Addr) bool {
+		return containsAddr(g.allow, a)
+	})
 	g.buildGuardian()
 	return g, nil
 }
 
 // Configured returns a guard for addresses that the operator wrote in a trusted file. It also allows private
-// networks, loopback, plain http and every port. All other rules stay: metadata services and DenyNetworks are
-// refused.
+// networks, loopback, plain http and every port. All other rules stay: metadata services are refused.
 func (g *Guard) Configured() *Guard {
 	c := *g
 	c.allowHTTP, c.ports = true, nil
 	c.allow = append(slices.Clone(g.allow), privatePrefixes...)
-	c.never = slices.DeleteFunc(slices.Clone(privateMetadata), func(a netip.Addr) bool {
-		return containsAddr(g.named, a)
-	})
 	c.buildGuardian()
 	return &c
 }
@@ -113,7 +101,7 @@ func (g *Guard) Configured() *Guard {
 // buildGuardian builds the library's guardian from the networks.
 func (g *Guard) buildGuardian() {
 	allow4, allow6 := splitByFamily(g.allow)
-	deny4, deny6 := splitByFamily(append(slices.Clone(g.deny), alwaysDenied...))
+	deny4, deny6 := splitByFamily(alwaysDenied)
 	g.guardian = ssrf.New(
 		ssrf.WithAnyPort(), // the port rule has an exception, see checkAddress
 		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),
@@ -122,16 +110,14 @@ func (g *Guard) buildGuardian() {
 }
 
 // checkPrefixes validates networks and returns them in masked form.
-func checkPrefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
+func checkPrefixes(in []netip.Prefix) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(in))
 	for _, p := range in {
 		if !p.IsValid() {
-			return nil, fmt.Errorf("netguard: an %s network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8",
-				what)
+			return nil, errors.New("netguard: an allowed network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8")
 		}
 		if p.Addr().Is4In6() {
-			return nil, fmt.Errorf("netguard: %s network %s is an IPv4 network in IPv6 spelling; write it as IPv4",
-				what, p)
+			return nil, fmt.Errorf("netguard: allowed network %s is an IPv4 network in IPv6 spelling; write it as IPv4", p)
 		}
 		out = append(out, p.Masked())
 	}
@@ -205,18 +191,14 @@ func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 	if addr.Zone() != "" {
 		return blocked("it is an address with a zone")
 	}
-	if slices.Contains(g.never, addr) {
-		return blocked("it is a cloud's metadata service")
-	}
-	// The library checks allow first, and Configured extends allow.
-	if containsAddr(g.deny, addr) && !containsAddr(g.named, addr) {
-		return blocked("its network is denied")
-	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
 		return blocked(
 			"it is not a public address. If this address is intended, add its network to HERALD_ALLOW_NETWORKS")
 	}
-	if containsAddr(g.allow, addr) {
+	switch {
+	case slices.Contains(g.never, addr):
+		return blocked("it is a cloud's metadata service")
+	case containsAddr(g.allow, addr):
 		return nil
 	}
 	if g.ports != nil && !slices.Contains(g.ports, ap.Port()) {
