@@ -126,6 +126,7 @@ func TestLeaseBeforeTheCall(t *testing.T) {
 		"it ran out, and is extended": {asked.Add(70 * time.Second), nil, 1, false},
 		"the claim is lost":           {asked.Add(16 * time.Second), ledger.ErrFenced, 1, true},
 		"a suspended machine":         {resumeAt(asked, time.Hour), errAway, 1, true},
+		"the wall clock is set back":  {resumeAt(asked.Add(16*time.Second), -time.Hour), errAway, 1, false},
 	} {
 		extended := 0
 		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return c.extend }}

@@ -75,8 +75,8 @@ func (r agentRange) args() []any {
 	if last == (erc8004.Agent{}) {
 		last.ChainID = math.MaxInt64
 	}
-	return []any{after.ChainID, after.Registry, cmp.Or(after.ID, "0"),
-		last.ChainID, last.Registry, cmp.Or(last.ID, "0")}
+	return []any{after.ChainID, after.Registry, cmp.Or(after.ID, "0"), last.ChainID, last.Registry,
+		cmp.Or(last.ID, "0")}
 }
 
 const (
