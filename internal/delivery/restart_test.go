@@ -57,6 +57,7 @@ func TestToolsChangedSinceListed(t *testing.T) {
 		calls              int
 	}{
 		"another schema":         {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", "", 3},
+		"another schema, TS":     {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "MCP error -32602: x", "", 3},
 		"another schema, Go":     {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `validating \"arguments\": validating root: x`, "", 3},
 		"another schema, Python": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", `Error executing tool agent.receiveFeedback: 1 validation error for receive_feedbackArguments\nvalue\n`, "", 3},
 		"another schema, Mastra": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Tool input validation failed for agent.receiveFeedback. Please fix", "", 3},
