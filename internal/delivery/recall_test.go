@@ -95,18 +95,13 @@ func (r *results) Delete(ctx context.Context, id string) error {
 // expire ends the delivery's lease and dispatches it again.
 func (w *world) expire(id uuid.UUID) ledger.Delivery {
 	w.t.Helper()
-	d := w.endLease(id)
+	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+	w.reconcile(w.newReconciler())
+	d := w.row(id)
 	if d.Status != outcome.Queued {
 		w.t.Fatalf("%s %s after its lease ran out", d.Status, d.Reason)
 	}
 	return d
-}
-
-func (w *world) endLease(id uuid.UUID) ledger.Delivery {
-	w.t.Helper()
-	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-	w.reconcile(w.newReconciler())
-	return w.row(id)
 }
 
 func (w *world) policy(id uuid.UUID, onUnknown string) {

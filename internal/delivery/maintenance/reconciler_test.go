@@ -110,15 +110,29 @@ type jumpyLedger struct {
 	ahead   time.Duration
 	started time.Time // by Postgres' clock
 	expired int       // calls of ExpireLeases
+	claims  int       // that a delivery may have, according to the last call
+	dead    int       // deliveries whose last lease expired
 }
 
 func (l *jumpyLedger) Clock(context.Context) (now, started time.Time, err error) {
 	return l.now.Add(l.ahead), l.started, nil
 }
 
-func (l *jumpyLedger) ExpireLeases(context.Context, int, int) (n, dead int, err error) {
-	l.expired++
-	return 0, 0, nil
+func (l *jumpyLedger) ExpireLeases(_ context.Context, _, claims int) (n, dead int, err error) {
+	l.expired, l.claims = l.expired+1, claims
+	return 0, l.dead, nil
+}
+
+// TestDeadAfterOneMoreClaim: after the last attempt, one more claim may find its outcome in Redis. Then the delivery is
+// dead, and the log says so.
+func TestDeadAfterOneMoreClaim(t *testing.T) {
+	t.Parallel()
+	log, l := &heraldtest.Log{}, &jumpyLedger{longQueue: longQueue{now: time.Now()}, dead: 2}
+	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Grace: -1, Logger: log.Logger(slog.LevelWarn)})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, r.Round(t.Context()))
+	heraldtest.Equal(t, "claims", l.claims, 5)
+	heraldtest.Contains(t, "the log", log.String(), "deliveries are dead", "count=2")
 }
 
 // TestRoundsAfterAJumpOfTheClock: leases expire at once if the clock of Postgres jumps ahead. Their workers run, so the
