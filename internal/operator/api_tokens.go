@@ -138,7 +138,8 @@ func (o *Operator) LoadCallers(ctx context.Context) (FindCaller, error) {
 		now := time.Now()
 		for _, t := range tokens {
 			if t.RevokedAt == nil && (t.ExpiresAt == nil || t.ExpiresAt.After(now)) {
-				k := &knownToken{hash: t.Hash, expires: t.ExpiresAt, caller: Caller{Name: fmt.Sprintf("%s (API token %s)", t.Name, t.ID)}}
+				k := &knownToken{hash: t.Hash, expires: t.ExpiresAt}
+				k.caller.Name = fmt.Sprintf("%s (API token %s)", t.Name, t.ID)
 				for _, s := range t.Scopes {
 					k.caller.Scopes = append(k.caller.Scopes, Scope(s))
 				}

@@ -114,10 +114,12 @@ func checkPrefixes(in []netip.Prefix) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(in))
 	for _, p := range in {
 		if !p.IsValid() {
-			return nil, errors.New("netguard: an allowed network is not a valid prefix; write it as 10.0.0.0/8 or fd00::/8")
+			return nil, errors.New("netguard: an allowed network is not a valid prefix; " +
+				"write it as 10.0.0.0/8 or fd00::/8")
 		}
 		if p.Addr().Is4In6() {
-			return nil, fmt.Errorf("netguard: allowed network %s is an IPv4 network in IPv6 spelling; write it as IPv4", p)
+			return nil, fmt.Errorf("netguard: allowed network %s is an IPv4 network in IPv6 spelling; "+
+				"write it as IPv4", p)
 		}
 		out = append(out, p.Masked())
 	}

@@ -10,8 +10,8 @@ import (
 // ErrNotRegular is the error of ReadFile for a folder, a pipe or a device.
 var ErrNotRegular = errors.New("it is not a regular file")
 
-// ReadFile returns at most the first limit bytes of a file that holds secrets, and the file's permissions. Its errors do
-// not contain the path.
+// ReadFile returns at most the first limit bytes of a file that holds secrets, and the file's permissions. Its errors
+// do not contain the path.
 func ReadFile(path string, limit int64) (raw []byte, mode fs.FileMode, err error) {
 	defer func() {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {

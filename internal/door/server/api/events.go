@@ -118,8 +118,8 @@ func (f *feed) readNext(ctx context.Context) error {
 
 // checkPosition restarts the feed if its last position is after the end of the log. Then Postgres has lost events that
 // the feed had read, for example because a standby without them took over, or because a backup was restored. It gives
-// their transaction ids to new events, which would otherwise be omitted until the ids reach the last position. A loss is
-// not noticed if they have reached it before, and then the new events with the ids of lost ones are omitted.
+// their transaction ids to new events, which would otherwise be omitted until the ids reach the last position. A loss
+// is not noticed if they have reached it before, and then the new events with the ids of lost ones are omitted.
 func (f *feed) checkPosition(ctx context.Context, last records.EventCursor) error {
 	end, err := f.log.LastEvent(ctx)
 	if err == nil && end.Xid < last.Xid {
