@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/math"
 )
 
 // deployedABI reads the published ABI of a registry.
@@ -111,13 +112,39 @@ func TestReadFeedbackOfEveryRegistry(t *testing.T) {
 }
 
 func FuzzUnpack(f *testing.F) {
+	var stored []byte
+	for _, word := range []int64{-9977, 2, 160, 160, 1, 0} {
+		stored = append(stored, math.U256Bytes(big.NewInt(word))...)
+	}
+	f.Add(stored)
 	f.Add(make([]byte, 128))
 	f.Add(make([]byte, 256))
 	f.Fuzz(func(t *testing.T, ret []byte) {
-		_, _ = UnpackTokenURI(ret)
-		_, _ = UnpackReadFeedback(ret)
 		_, _ = UnpackGetIdentityRegistry(ret)
 		_, _ = UnpackGetLastIndex(ret)
+		pack := func(of []abi.Type, values ...any) []byte {
+			args := make(abi.Arguments, len(of))
+			for i, t := range of {
+				args[i].Type = t
+			}
+			b, err := args.Pack(values...)
+			heraldtest.Must(t, err)
+			return b
+		}
+		if uri, err := UnpackTokenURI(ret); err == nil {
+			again, err := UnpackTokenURI(pack([]abi.Type{stringType}, uri))
+			if err != nil || again != uri || len(uri) > len(ret) {
+				t.Fatalf("%q becomes %q, %v", uri, again, err)
+			}
+		}
+		// No registry has 128 decimals, which would look like the offset of the form of 2025.
+		if s, err := UnpackReadFeedback(ret); err == nil && !s.LegacyScore && s.ValueDecimals != 4*wordSize {
+			of := []abi.Type{int256Type, uint8Type, stringType, stringType, boolType}
+			again, err := UnpackReadFeedback(pack(of, s.Value, s.ValueDecimals, s.Tag1, s.Tag2, s.Revoked))
+			if err != nil || !reflect.DeepEqual(again, s) || !bytes.Equal(math.U256Bytes(new(big.Int).Set(s.Value)), ret[:wordSize]) {
+				t.Fatalf("%+v becomes %+v, %v", s, again, err)
+			}
+		}
 	})
 }
 

@@ -3,12 +3,18 @@ package erc8004
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
+	"math/big"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf16"
+	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -200,7 +206,59 @@ func FuzzVerifyHash(f *testing.F) {
 		if !bytes.Equal(content, before) {
 			t.Fatal("the file was changed")
 		}
+		bare := bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+		root, fault := strictjson.Parse(bare, strictjson.Options{})
+		if fault != nil || !utf8.Valid(bare) || !isRepresentable(root) {
+			return
+		}
+		top := map[string]bool{}
+		if o, ok := root.Object(); ok {
+			for _, m := range o.Members {
+				top[m.Name] = true
+			}
+		}
+		for _, form := range []canonicalForm{{order: compareUTF16}, {order: compareUTF16, keep: top}, {order: strings.Compare, python: true}, {}} {
+			text := form.appendValue(nil, root)
+			again, fault := strictjson.Parse(text, strictjson.Options{})
+			if fault != nil || !bytes.Equal(form.appendValue(nil, again), text) {
+				t.Fatalf("%s has the form %s, and that another, %v", content, text, fault)
+			}
+			// A file on a web server that matches the hash of a form has its content.
+			if VerifyHash(content, crypto.Keccak256Hash(text), false) != Mismatch && !sameJSON(t, bare, text) {
+				t.Fatalf("%s counts as %s", content, text)
+			}
+		}
 	})
+}
+
+// sameJSON reports whether two documents have equal values, with numbers of equal value. Documents whose numbers have
+// large exponents count as equal.
+func sameJSON(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	read := func(text []byte) (v any) {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		heraldtest.Must(t, d.Decode(&v))
+		var normalize func(v any) any
+		normalize = func(v any) any {
+			switch v := v.(type) {
+			case []any:
+				for i := range v {
+					v[i] = normalize(v[i])
+				}
+			case map[string]any:
+				for name := range v {
+					v[name] = normalize(v[name])
+				}
+			case json.Number:
+				n, _ := new(big.Rat).SetString(string(v))
+				return n.String()
+			}
+			return v
+		}
+		return normalize(v)
+	}
+	return regexp.MustCompile(`[eE][+-]?[0-9]{4}`).Match(a) || reflect.DeepEqual(read(a), read(b))
 }
 
 // TestByUTF16 compares compareUTF16 with the order of the names' UTF-16 code units.
