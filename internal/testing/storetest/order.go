@@ -106,6 +106,21 @@ func (s *suite) OrderOfABacklog() {
 	s.record(s.claim(tasks[0]), delivered)
 }
 
+// OrderOfRepeatedChecks checks that only the first claim of unchecked feedback delays a later one of its client again.
+func (s *suite) OrderOfRepeatedChecks() {
+	s.verify()
+	tasks := s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2))
+	s.Advance(11 * time.Second)
+	first := s.record(s.claim(tasks[0]), ledger.Outcome{Status: outcome.Waiting, Reason: outcome.AgentBusy, Task: true, Free: true, Stage: "claim"})
+	s.expectDispatched(s.record(s.bindEvent(s.claim(tasks[1])), noTurn).Next)
+	s.Advance(9 * time.Second)
+	s.expectDispatched(s.dispatchDue())
+	s.Advance(2 * time.Second)
+	s.claim(*first.Task)
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
+	s.record(s.claim(tasks[0]), delivered)
+}
+
 // OrderOfLateFalseJobs checks that false jobs with lower indexes that were accepted later delay a checked feedback for 30 s,
 // although their checks begin one after the other and last long.
 func (s *suite) OrderOfLateFalseJobs() {
