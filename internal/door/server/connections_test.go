@@ -16,7 +16,9 @@ import (
 func TestConnectionBound(t *testing.T) {
 	t.Parallel()
 	s := start(t, "127.0.0.1:0", "")
+	s.connections.mu.Lock()
 	s.connections.max = 3
+	s.connections.mu.Unlock()
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", s.Addr())
 		heraldtest.Must(t, err)
