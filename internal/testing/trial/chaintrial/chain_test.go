@@ -169,7 +169,7 @@ func TestChain(t *testing.T) {
 			liar.Repent()
 		}
 		// These blocks confirm the last events, and make the disappearance of removed ones final.
-		for range mostDepth + int(*confirmedFlag) {
+		for mined := 0; mined < mostDepth+int(*confirmedFlag) || !world.IsHighest(); mined++ {
 			if err := world.Mine(ctx, 0); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}

@@ -90,6 +90,12 @@ func (w *World) Mine(ctx context.Context, average int) error {
 // headBlock returns the newest block of the branch.
 func (w *World) headBlock() uint64 { return w.First + uint64(w.generator.Blocks()) - 1 }
 
+// IsHighest reports whether the branch is as high as the chain ever was. While an old head stays below a block that a
+// follower has read, the follower takes it for a node that lags. So a chain that rests must not be lower than it was.
+func (w *World) IsHighest() bool {
+	return !slices.ContainsFunc(w.past.Heights, func(h Height) bool { return h.Head > w.headBlock() })
+}
+
 // noteMined records the time since which the newest blocks exist. at is before they were mined.
 func (w *World) noteMined(at time.Time, blocks int) {
 	for n := w.headBlock(); blocks > 0 && n >= w.First; n, blocks = n-1, blocks-1 {
