@@ -150,7 +150,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted,
 		return nil
 	}
 	timeout, _ := e.callTimeout(a)
-	if left := members[0].lease.left(e.Now()); left < timeout+e.LeaseMargin {
+	if left := members[0].lease.timeLeft(e.Now()); left < timeout+e.LeaseMargin {
 		return fmt.Errorf("of its leases %s are left", left)
 	}
 	items, size := []any{own.Arguments}, len(own.Sent)

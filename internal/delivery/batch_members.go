@@ -210,7 +210,7 @@ func (e *Executor) recordMembers(ctx context.Context, a *attempt) *sync.WaitGrou
 // usually only a second call, after a token refresh, needs this. While it waits for Postgres, the lease of the leader a
 // may become too short, which is an error too.
 func (e *Executor) ensureMemberLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
-	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
+	if !a.inBatch() || a.batch.members[0].lease.timeLeft(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all have the same lease
 	}
 	for _, f := range a.batch.members {
@@ -218,7 +218,7 @@ func (e *Executor) ensureMemberLeases(ctx context.Context, a *attempt, timeout t
 			return err
 		}
 	}
-	if left := a.lease.left(e.Now()); left < timeout {
+	if left := a.lease.timeLeft(e.Now()); left < timeout {
 		return fmt.Errorf("make sure of the leases before the call: of the leader's %s is left", left)
 	}
 	return nil

@@ -90,10 +90,10 @@ type lease struct {
 	length time.Duration
 }
 
-// left returns how much of the lease is left at the time now. The result may be slightly lower than by Postgres' clock.
-// It is negative after the end. The monotonic clock stands still while the machine is suspended, so the wall clock
-// counts if it shows that more time has passed.
-func (l lease) left(now time.Time) time.Duration {
+// timeLeft returns how much of the lease is left at the time now. The result may be slightly lower than by Postgres'
+// clock. It is negative after the end. The monotonic clock does not run while the machine is suspended, so the wall
+// clock counts if it shows that more time has passed.
+func (l lease) timeLeft(now time.Time) time.Duration {
 	return l.length - max(now.Sub(l.asked), now.Round(0).Sub(l.asked.Round(0)))
 }
 
@@ -101,7 +101,7 @@ func (l lease) left(now time.Time) time.Duration {
 // LeaseMargin is left of the lease l, it extends the lease. It returns an error if the claim is lost
 // (ledger.ErrFenced), or if less than timeout is left afterwards.
 func (e *Executor) ensureLease(ctx context.Context, c *ledger.Claim, l *lease, timeout time.Duration) error {
-	left := l.left(e.Now())
+	left := l.timeLeft(e.Now())
 	if left >= timeout+e.LeaseMargin {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (e *Executor) ensureLease(ctx context.Context, c *ledger.Claim, l *lease, t
 
 	switch {
 	case isFenced(err):
-	case l.left(e.Now()) >= timeout:
+	case l.timeLeft(e.Now()) >= timeout:
 		return nil
 	case err == nil:
 		err = errors.New("extending it took too long")

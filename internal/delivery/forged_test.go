@@ -130,7 +130,7 @@ func TestTaskOfAnotherHerald(t *testing.T) {
 	refuse(uuid.New(), 1, 1)
 }
 
-// TestLoadSpooledOutcome: the wait of a spooled outcome goes on from where it was. It is not extended by a clock that is
+// TestLoadSpooledOutcome: the wait of a spooled outcome continues, and is not longer because of a clock that is
 // behind. A replay does not end with the failure of an attempt before it, but with a success.
 func TestLoadSpooledOutcome(t *testing.T) {
 	t.Parallel()

@@ -84,20 +84,20 @@ func (c *cache) getFresh(key string, epoch int64, now time.Time) (result, time.T
 
 // hasEpoch reports whether the cached result for key was resolved for at least this epoch, even if it has expired.
 func (c *cache) hasEpoch(key string, epoch int64) bool {
-	e, ok := c.peek(key)
+	e, ok := c.peekEntry(key)
 	return ok && e.epoch >= epoch
 }
 
 // getStalePage returns the page of the cached result for key if that was resolved for exactly this epoch, even if it
 // has expired. It returns nil otherwise: the epoch was raised because data of a lower epoch may be wrong.
 func (c *cache) getStalePage(key string, epoch int64) *page {
-	if e, ok := c.peek(key); ok && e.epoch == epoch {
+	if e, ok := c.peekEntry(key); ok && e.epoch == epoch {
 		return e.result.page
 	}
 	return nil
 }
 
-func (c *cache) peek(key string) (entry, bool) {
+func (c *cache) peekEntry(key string) (entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.entries.Peek(key)

@@ -292,7 +292,7 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 	if err != nil {
 		return false, now, err
 	}
-	// This process measures monotonic time, which stands still while the machine is suspended. Without a jump, the two
+	// This process measures monotonic time, which does not run while the machine is suspended. Without a jump, the two
 	// readings differ by less than slowPostgres, because the statement takes no longer.
 	jump := now.Sub(r.clock) - asked.Sub(r.clockRead)
 	if !r.clock.IsZero() && jump > slowPostgres {

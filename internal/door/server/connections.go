@@ -19,9 +19,9 @@ type connections struct {
 	idle map[net.Conn]bool // open connections that wait for their next request
 }
 
-// note is the callback http.Server.ConnState. If there are too many connections, it closes an idle one or, if none is
-// idle, the new one.
-func (c *connections) note(conn net.Conn, state http.ConnState) {
+// noteState is the callback http.Server.ConnState. If there are too many connections, it closes an idle one or, if
+// none is idle, the new one.
+func (c *connections) noteState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.idle, conn)

@@ -69,8 +69,8 @@ func (s Server) Allows(names []string) []string {
 	return allowed
 }
 
-// endpoints returns the endpoints of two servers; zero: the server has none.
-func endpoints(s, o Server) (a, b mcpcall.Endpoint) {
+// bothEndpoints returns the endpoints of two servers; zero: the server has none.
+func bothEndpoints(s, o Server) (a, b mcpcall.Endpoint) {
 	a, _ = s.Endpoint()
 	b, _ = o.Endpoint()
 	return a, b
@@ -79,7 +79,7 @@ func endpoints(s, o Server) (a, b mcpcall.Endpoint) {
 // listDifferences returns the fields, named as in the file, in which two servers differ. url and command also differ if
 // they are written differently but have the same value, for example with a secret moved to ${NAME}.
 func (s Server) listDifferences(o Server) (fields []string) {
-	a, b := endpoints(s, o)
+	a, b := bothEndpoints(s, o)
 	for _, f := range []struct {
 		name string
 		same bool
@@ -106,7 +106,7 @@ func (s Server) listDifferences(o Server) (fields []string) {
 
 // hasMoved reports whether a client for s must not be used for o.
 func (s Server) hasMoved(o Server) bool {
-	a, b := endpoints(s, o)
+	a, b := bothEndpoints(s, o)
 	return a.ClientKey() != b.ClientKey()
 }
 

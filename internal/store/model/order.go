@@ -16,7 +16,7 @@ import (
 const (
 	// How long a delivery delays later ones of its ordering key (DelaysUntil).
 	uncheckedDelay = 10 * time.Second // from its acceptance and from its first claim, if its event was not checked yet
-	pendingDelay   = 30 * time.Second // from its acceptance, if a check found its event not confirmed yet; see delays
+	pendingDelay   = 30 * time.Second // from its acceptance, if a check found its event not confirmed yet
 	confirmedDelay = 60 * time.Second // from the first claim that came past its check
 
 	// recheckTime is about ten years. A delivery that waits until another one ends has a wait of that length.
@@ -98,9 +98,10 @@ func (r *row) endDelay(o ledger.Outcome, started time.Time) {
 	}
 }
 
-// delays returns until when o delays r, a later delivery of its ordering key. If r was accepted first, an unchecked o
-// delays r only until 30 s after its acceptance, so that many first claims cannot delay r one after the other.
-func (o *row) delays(r *row) time.Time {
+// findDelayEnd returns until when o delays r, a later delivery of its ordering key. If r was accepted first, an
+// unchecked o delays r only until 30 s after its acceptance, so that many first claims cannot delay r one after the
+// other.
+func (o *row) findDelayEnd(r *row) time.Time {
 	if end := o.AcceptedAt.Add(pendingDelay); o.isUnchecked() && o.seq > r.seq && end.Before(o.DelaysUntil) {
 		return end
 	}
@@ -135,11 +136,11 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 		return never
 	}
 	first := s.findEarlier(r, func(o *row) bool {
-		return o.delays(r).After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked()
+		return o.findDelayEnd(r).After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked()
 	})
 	switch f := s.findOpenFeedback(r); {
-	case first != nil && !first.isInBacklog() && first.delays(r).Before(never):
-		return first.delays(r)
+	case first != nil && !first.isInBacklog() && first.findDelayEnd(r).Before(never):
+		return first.findDelayEnd(r)
 	case first != nil || f != nil && f.agent == r.agent:
 		return never
 	case f != nil: // the end of the feedback does not release r

@@ -69,8 +69,8 @@ type Looked struct {
 // agentRange is a part of all agents: those after an agent, up to the last one.
 type agentRange struct{ after, last erc8004.Agent }
 
-// args returns the range as arguments of a statement.
-func (r agentRange) args() []any {
+// listArguments returns the range as arguments of a statement.
+func (r agentRange) listArguments() []any {
 	after, last := r.after, r.last
 	if last == (erc8004.Agent{}) {
 		last.ChainID = math.MaxInt64
@@ -154,7 +154,7 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier, fai
 	if failingFor <= 0 {
 		return nil, nil
 	}
-	args := append([]any{failingFor, maxLookAgents}, part.args()...)
+	args := append([]any{failingFor, maxLookAgents}, part.listArguments()...)
 	rows, _ := q.Query(ctx, statements.Text("agents_to_disable"), args...)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 }
@@ -199,7 +199,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8
 // failing and disabled agents, and all agents that recovered.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration, part agentRange) ([]News, error) {
 	now := time.Now()
-	args := append([]any{failingAfter, maxLookAgents}, part.args()...)
+	args := append([]any{failingAfter, maxLookAgents}, part.listArguments()...)
 	rows, _ := tx.Query(ctx, statements.Text("note_agents"), args...)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n News, err error) {
 		n.At = now

@@ -208,7 +208,7 @@ func (r *packedAgent) log() string {
 	return string(text)
 }
 
-// receiveBatches delivers to the agents what waits before the worker starts, and so is sent in batches.
+// receiveBatches enqueues feedback for the agents before the worker starts, so that the worker sends it in batches.
 func receiveBatches(w *Worker, agents ...*packedAgent) {
 	ctx, t := agents[0].ctx, agents[0].t
 	t.Helper()

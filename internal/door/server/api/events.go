@@ -252,7 +252,7 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	s.write("retry: 2000\n")
-	s.begin(at, gap)
+	s.writeStart(at, gap)
 	ctx, stop := v.WhileAllowed(r.Context())
 	defer stop()
 	a.followEvents(ctx, s, filter, at, ahead, losses)
@@ -293,7 +293,7 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 	for s.err == nil && ctx.Err() == nil {
 		if n, since := a.feed.countLosses(); n > losses {
 			losses, at = n, since
-			s.begin(at, true)
+			s.writeStart(at, true)
 		}
 		news, changed, err := a.feed.next(ctx, at)
 		if err != nil {
@@ -338,8 +338,8 @@ func (s *eventStream) write(text string) {
 	}
 }
 
-// begin writes the listener's position, after an event gap if events before the position may be missing.
-func (s *eventStream) begin(at records.EventCursor, gap bool) {
+// writeStart writes the listener's position, after an event gap if events before the position may be missing.
+func (s *eventStream) writeStart(at records.EventCursor, gap bool) {
 	if gap {
 		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
 	}

@@ -190,9 +190,9 @@ func showBytes(n int) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
 
-// deref returns the target of a pointer, nil for a nil pointer, and other values as they are. Templates pass pointers
-// on as they are.
-func deref(v any) any {
+// derefPointer returns the target of a pointer, nil for a nil pointer, and other values as they are. Templates pass
+// pointers on as they are.
+func derefPointer(v any) any {
 	p := reflect.ValueOf(v)
 	switch {
 	case p.Kind() != reflect.Pointer:
@@ -205,7 +205,7 @@ func deref(v any) any {
 
 // showTime returns a <time> element in UTC, to the second.
 func showTime(v any) template.HTML {
-	t, _ := deref(v).(time.Time)
+	t, _ := derefPointer(v).(time.Time)
 	if t = t.UTC(); t.IsZero() {
 		return "–"
 	}
@@ -215,7 +215,7 @@ func showTime(v any) template.HTML {
 
 // showAgo returns how long ago a time was, or how far it is in the future.
 func showAgo(v any) string {
-	t, _ := deref(v).(time.Time)
+	t, _ := derefPointer(v).(time.Time)
 	if t.IsZero() {
 		return "never"
 	}
@@ -228,7 +228,7 @@ func showAgo(v any) string {
 
 // showSeconds returns a duration in its two largest units.
 func showSeconds(v any) string {
-	s, known := deref(v).(float64)
+	s, known := derefPointer(v).(float64)
 	switch {
 	case !known:
 		return "–"
@@ -247,7 +247,7 @@ func showSeconds(v any) string {
 }
 
 func showMillis(v any) string {
-	switch v := deref(v).(type) {
+	switch v := derefPointer(v).(type) {
 	case int:
 		return showSeconds(float64(v) / 1000)
 	case float64:
@@ -258,7 +258,7 @@ func showMillis(v any) string {
 
 // showCount groups digits by threes.
 func showCount(v any) string {
-	s := fmt.Sprint(deref(v))
+	s := fmt.Sprint(derefPointer(v))
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:]
 	}
