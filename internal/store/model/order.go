@@ -98,11 +98,16 @@ func (r *row) endDelay(o ledger.Outcome, started time.Time) {
 	}
 }
 
-// findDelayEnd returns until when o delays r, a later delivery of its ordering key. If r was accepted first, an
-// unchecked o delays r only until 30 s after its acceptance, so that many first claims cannot delay r one after the
-// other.
+// findDelayEnd returns until when o delays r, a later delivery of its ordering key. A checked o in the backlog delays r
+// until it leaves the backlog. Unchecked deliveries that were accepted after r delay r until 30 s after r's acceptance,
+// so that false jobs cannot delay r one after the other.
 func (o *row) findDelayEnd(r *row) time.Time {
-	if end := o.AcceptedAt.Add(pendingDelay); o.isUnchecked() && o.seq > r.seq && end.Before(o.DelaysUntil) {
+	isLater := cmp.Or(o.AcceptedAt.Compare(r.AcceptedAt), cmp.Compare(o.seq, r.seq)) > 0
+	end := r.AcceptedAt.Add(pendingDelay)
+	switch {
+	case !o.isUnchecked() && o.isInBacklog() && !o.DelaysUntil.IsZero():
+		return Forever
+	case o.isUnchecked() && isLater && end.Before(o.DelaysUntil):
 		return end
 	}
 	return o.DelaysUntil
@@ -126,7 +131,7 @@ func (s *Store) findOpenFeedback(r *row) *row {
 
 // decideWait returns until when r must wait; zero: r may be called now. A mate is a delivery of the same ordering key
 // (isMateOf). r must wait if a mate has the turn, if a mate with a lower index delays r, or if r is a revocation or a
-// response and its feedback has not ended. The delay by a checked mate does not end while the mate is in the backlog.
+// response and its feedback has not ended.
 func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	never := now.AddDate(10, 0, 0) // r waits until the other delivery releases it (releaseNext)
 	switch {
@@ -135,11 +140,9 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	case s.find(func(o *row) bool { return o.isMateOf(r) && o.hasTurn() }) != nil:
 		return never
 	}
-	first := s.findEarlier(r, func(o *row) bool {
-		return o.findDelayEnd(r).After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked()
-	})
+	first := s.findEarlier(r, func(o *row) bool { return o.findDelayEnd(r).After(now) })
 	switch f := s.findOpenFeedback(r); {
-	case first != nil && !first.isInBacklog() && first.findDelayEnd(r).Before(never):
+	case first != nil && first.findDelayEnd(r).Before(never):
 		return first.findDelayEnd(r)
 	case first != nil || f != nil && f.agent == r.agent:
 		return never

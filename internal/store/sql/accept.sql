@@ -61,7 +61,7 @@ WITH arrival AS MATERIALIZED (
     SELECT x.*, CASE WHEN filtered THEN NULL WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
                      WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
                      ELSE {{turn x}} END AS recheck_at
-      FROM (SELECT *, 9223372036854775807 AS seq FROM hashed) x -- after all others
+      FROM (SELECT *, 9223372036854775807 AS seq, now() AS accepted_at FROM hashed) x -- after all others
       LEFT JOIN mate m USING (nr)
 ), arranged AS MATERIALIZED (
     SELECT d.*, error IS NULL AND recheck_at IS NULL AND NOT d.excess AS ready

@@ -16,7 +16,7 @@
 -- Returns whether the agent may be called, or no row if nothing changed.
 WITH event AS MATERIALIZED (
     SELECT *, CASE WHEN was_hashed THEN {{order_hash e}} END AS order_hash
-      FROM (SELECT id, kind, key, seq, turn, order_hash IS NOT NULL AS was_hashed, @chain_id::bigint AS chain_id, @registry::text AS identity_registry,
+      FROM (SELECT id, kind, key, seq, accepted_at, turn, order_hash IS NOT NULL AS was_hashed, @chain_id::bigint AS chain_id, @registry::text AS identity_registry,
                    @agent_id::text::numeric AS agent_id, @order_key::text AS order_key, @order_seq::text::numeric AS order_seq,
                    true AS bound, true AS verified
               FROM herald.work

@@ -23,7 +23,7 @@ WITH leader AS MATERIALIZED (
       FROM herald.work w JOIN herald.history h ON h.id = w.id WHERE w.id = @leader
 ), head AS MATERIALIZED ( -- in the order of the backlog; LIMIT ends the evaluation of the conditions
     SELECT id, order_hash, order_seq, seq, bulk
-      FROM (SELECT id, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, seq, bulk, kind, key, replays, true AS bound, true AS verified
+      FROM (SELECT id, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, seq, accepted_at, bulk, kind, key, replays, true AS bound, true AS verified
               FROM herald.work
              WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id::text::numeric AND place = 'line'
              ORDER BY bulk, seq + 0

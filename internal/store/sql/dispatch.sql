@@ -36,7 +36,7 @@ WITH agent AS MATERIALIZED (
             WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line'
             ORDER BY bulk LIMIT 1) head
      CROSS JOIN LATERAL (
-           SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq, order_hash, seq, bound, verified
+           SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq, order_hash, seq, accepted_at, bound, verified
              FROM herald.work
             WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line' AND bulk = head.bulk
             ORDER BY seq + 0 -- matches the index work_agent; with plain seq, Postgres might choose work_seq

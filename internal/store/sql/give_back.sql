@@ -13,7 +13,7 @@ WITH given AS MATERIALIZED (
     SELECT d.id,
            CASE WHEN u.blocked THEN {{turn d}} END AS recheck_at
       FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS u(given, claim_no, blocked)
-     CROSS JOIN LATERAL (SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, seq, true AS bound, true AS verified
+     CROSS JOIN LATERAL (SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, seq, accepted_at, true AS bound, true AS verified
                            FROM herald.work
                           WHERE id = u.given AND work.claim_no = u.claim_no AND status = 'running' OFFSET 0 FOR NO KEY UPDATE) d
 ), back AS (

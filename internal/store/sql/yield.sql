@@ -10,7 +10,7 @@
 -- $4 how many deliveries of an agent may be dispatched (8); a backfill may use half of them
 -- $5 how many of them may be responses (2)
 WITH due AS MATERIALIZED (
-    SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, seq, bulk, bound, verified
+    SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, seq, accepted_at, bulk, bound, verified
       FROM herald.work
      WHERE id = $1 AND dispatch = $2 AND status = 'waiting' AND handed_at IS NOT NULL AND next_attempt_at <= now() + $3::interval
 ), decided AS MATERIALIZED (

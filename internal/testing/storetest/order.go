@@ -121,20 +121,45 @@ func (s *suite) OrderOfRepeatedChecks() {
 	s.record(s.claim(tasks[0]), delivered)
 }
 
-// OrderOfLateFalseJobs checks that false jobs with lower indexes that were accepted later delay a checked feedback for 30 s,
-// although their checks begin one after the other and last long.
+// OrderOfLateFalseJobs checks that false jobs with lower indexes that were accepted later delay a checked feedback for 30 s
+// in all, although their checks begin one after the other and last long, another one is accepted in the end, and an earlier
+// one, whose event was not found, gets another position.
 func (s *suite) OrderOfLateFalseJobs() {
 	s.verify()
-	tasks := s.acceptJobs(feedbackBy(1, 9), feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(1, 4))
-	s.expectDispatched(s.record(s.bindEvent(s.claim(tasks[0])), noTurn).Next)
-	for _, task := range tasks[1:4] {
+	tasks := s.acceptJobs(feedbackBy(1, 8), feedbackBy(1, 9), feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(1, 4))
+	s.expectDispatched(s.record(s.claim(tasks[0]), missed).Next)
+	s.expectDispatched(s.record(s.bindEvent(s.claim(tasks[1])), noTurn).Next)
+	for _, task := range tasks[2:5] {
 		s.Advance(9 * time.Second)
 		s.claim(task)
 		s.expectDispatched(s.dispatchDue())
 	}
+	again := feedbackBy(1, 8)
+	again.TransactionHash = common.Hash{2}
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5), again), feedbackBy(1, 5), again)
 	s.Advance(4 * time.Second)
 	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 9))
 	s.record(s.claim(tasks[0]), delivered)
+}
+
+// OrderOfFalseJobsInABacklog checks that a false job with a lower index that stays in the backlog delays a checked feedback
+// for 10 s.
+func (s *suite) OrderOfFalseJobsInABacklog() {
+	s.verify()
+	var jobs []job.Job
+	for client := range byte(ledger.MaxDispatchedPerAgent) {
+		jobs = append(jobs, feedbackBy(client, 9))
+	}
+	tasks := s.expectDispatched(s.acceptJobs(jobs...), jobs...)
+	first := s.record(s.bindEvent(s.claim(tasks[0])), failed(time.Second)).Task
+	s.expectDispatched(s.acceptJobs(feedbackBy(20, 1), feedbackBy(21, 1), feedbackBy(0, 1)), feedbackBy(20, 1))
+	s.Advance(2 * time.Second)
+	s.refused(first.ID, first.N, "eight others are dispatched")
+	s.expectDispatched(s.record(s.claim(tasks[1]), missed).Next)
+	s.expectDispatched(s.dispatchBacklog(), feedbackBy(21, 1))
+	s.Advance(9 * time.Second)
+	s.expectDispatched(s.dispatchDue())
+	s.expectDispatched(s.record(s.claim(tasks[2]), missed).Next, jobs[0])
 }
 
 // OrderSentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
@@ -270,16 +295,20 @@ func (s *suite) OrderLosesItsTurn() {
 	s.is(claims[2].ID, outcome.Waiting, outcome.BehindEarlier, 1, 1)
 }
 
-// OrderComesLate checks that an earlier delivery that is accepted later goes next.
+// OrderComesLate checks that an earlier delivery that is accepted later goes next, also if it is called again, and the later
+// one was accepted more than 30 s ago.
 func (s *suite) OrderComesLate() {
 	later := s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)), feedbackBy(1, 5))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4)))
 	s.expectBehind(feedbackBy(1, 4))
 	r := s.record(s.claim(later[0]), failed(time.Second)) // now the earlier one goes first
 	tasks := s.expectDispatched(r.Next, feedbackBy(1, 4))
-	s.Advance(2 * time.Second)
+	s.Advance(31 * time.Second)
 	s.refused(r.Task.ID, r.Task.N, "the earlier one is under way")
-	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 5))
+	earlier := s.record(s.claim(tasks[0]), failed(time.Second))
+	s.expectDispatched(earlier.Next)
+	s.Advance(2 * time.Second)
+	s.expectDispatched(s.record(s.claim(*earlier.Task), delivered).Next, feedbackBy(1, 5))
 }
 
 // OrderDeadWorkers checks that a delivery still delays later ones after its worker died.

@@ -9,8 +9,8 @@
 --
 -- A response waits for its feedback only. An unchecked delivery is verified, but not bound to an event. It is
 -- dispatched for its check, which needs no turn, and delays others for a short time only. An unchecked revocation waits
--- before its check. An unchecked delivery that was accepted after ROW delays ROW for at most 30 s from then on:
--- otherwise the first claims of many false jobs could delay ROW one after the other.
+-- before its check. Unchecked deliveries that were accepted after ROW delay it until 30 s after its own acceptance:
+-- otherwise false jobs, which a sender can repeat, could delay ROW one after the other.
 CASE WHEN ROW.order_hash IS NULL THEN NULL
      WHEN ROW.kind = 'ResponseAppended' THEN {{open_feedback ROW}}
      WHEN ROW.verified AND NOT ROW.bound AND ROW.kind <> 'FeedbackRevoked' THEN NULL
@@ -19,13 +19,15 @@ CASE WHEN ROW.order_hash IS NULL THEN NULL
             WHERE o.chain_id = ROW.chain_id AND o.identity_registry = ROW.identity_registry AND o.agent_id = ROW.agent_id
               AND o.place = 'out' AND o.turn AND o.order_hash = ROW.order_hash AND o.id <> ROW.id
             LIMIT 1),
-          (SELECT CASE WHEN o.place = 'line' THEN now() + interval '10 years'
-                       WHEN o.verified AND NOT o.bound AND o.seq > ROW.seq THEN least(o.delays_until, o.accepted_at + interval '30 s')
-                       ELSE least(o.delays_until, now() + interval '10 years') END
-             FROM herald.work o
-            WHERE o.order_hash = ROW.order_hash AND o.order_seq < ROW.order_seq AND o.place <> 'held'
-              AND (o.delays_until > now() AND (o.bound OR NOT o.verified OR o.seq < ROW.seq OR o.accepted_at > now() - interval '30 s')
-                   OR o.place = 'line' AND o.delays_until IS NOT NULL AND (o.bound OR NOT o.verified))
+          (SELECT least(o.delay_end, now() + interval '10 years')
+             FROM (SELECT order_seq,
+                          CASE WHEN (bound OR NOT verified) AND place = 'line' AND delays_until IS NOT NULL THEN timestamptz 'infinity'
+                               WHEN verified AND NOT bound AND (accepted_at, seq) > (ROW.accepted_at, ROW.seq)
+                                AND delays_until > ROW.accepted_at + interval '30 s' THEN ROW.accepted_at + interval '30 s'
+                               ELSE delays_until END AS delay_end
+                     FROM herald.work
+                    WHERE order_hash = ROW.order_hash AND order_seq < ROW.order_seq AND place <> 'held') o
+            WHERE o.delay_end > now()
             ORDER BY o.order_seq
             LIMIT 1),
           {{open_feedback ROW}}) END
