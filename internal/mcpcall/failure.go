@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -50,6 +51,15 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	case response.Error != nil:
 		message := text.Excerpt(c.mask(response.Error.Message), 300)
 		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, message)
+		if again = stage != StageOpen && response.Session && sessionRefused(response.Error); !again {
+			break
+		}
+		if !namesSession(response.Error) {
+			refusal := *e
+			last = &refusal
+		}
+		e.Code, e.Written = 0, false // the agent did not process it
+		e.Err = &netguard.FailureError{Text: ErrSessionGone.Error() + ": " + e.Err.Error(), Cause: ErrSessionGone}
 	case response.TooLarge != nil:
 		e.Err = response.TooLarge
 	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0:
@@ -194,6 +204,20 @@ func sessionGone(stage string, response transport.Response) bool {
 		return true
 	}
 	return false
+}
+
+// sessionRefused reports whether a JSON-RPC error, with a status 2xx, in answer to a request with a session id may mean
+// that the agent does not know the session. Some servers send it instead of 404. It returns true only for codes by
+// which the agent says that it did not process the request: -32600, and -32602 with a text about the session.
+func sessionRefused(refusal *mcp.JSONRPCErrorDetails) bool {
+	return refusal.Code == mcp.INVALID_REQUEST || refusal.Code == mcp.INVALID_PARAMS && namesSession(refusal)
+}
+
+// namesSession reports whether a JSON-RPC error is about the session or the handshake: "Invalid or expired session" of
+// WordPress, "Server not initialized" of Anubis, which has this text in the error's data.
+func namesSession(refusal *mcp.JSONRPCErrorDetails) bool {
+	words := strings.ToLower(fmt.Sprint(refusal.Message, refusal.Data))
+	return strings.Contains(words, "session") || strings.Contains(words, "not initialized")
 }
 
 // eraGone reports whether an agent that no longer supports revision 2026-07-28 may have refused a request of that

@@ -293,8 +293,12 @@ func callDeadAgent(t *testing.T) (failure *CallError) {
 func TestSessionGone(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(*request){
-		"404": statuses(404, ""),
-		"400": statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
+		"404":                                  statuses(404, ""),
+		"400":                                  statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
+		"200, invalid params, as of WordPress": func(q *request) { q.refuse(200, -32602, "Invalid params: Invalid or expired session") },
+		"200, invalid request, as of Anubis": func(q *request) {
+			q.respond(200, `"error":{"code":-32600,"message":"Invalid Request","data":{"message":"Server not initialized"}}`)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -36,6 +36,12 @@ func TestSessionIsNotLost(t *testing.T) {
 	rows := map[string]row{
 		"an agent that answers every call with 400": {agent: &agent{session: "s", on: answers{"tools/call": statuses(400, "too many arguments")}},
 			want: CallError{Stage: StageCall, Status: 400, Written: true}, says: "too many arguments", calls: 2},
+		"an agent that finds every call invalid": {agent: &agent{session: "s", on: answers{"tools/call": func(q *request) { q.refuse(200, -32600, "no") }}},
+			want: CallError{Stage: StageCall, Code: -32600, Written: true}, calls: 2},
+		"an agent that refuses the arguments": {agent: &agent{session: "s", on: answers{"tools/call": func(q *request) { q.refuse(200, -32602, "no") }}},
+			want: CallError{Stage: StageCall, Code: -32602, Written: true}, calls: 1},
+		"an invalid call without a session": {agent: &agent{on: answers{"tools/call": func(q *request) { q.refuse(200, -32600, "unknown session") }}},
+			want: CallError{Stage: StageCall, Code: -32600, Written: true}, calls: 1},
 		"404 with a JSON-RPC error": {agent: modern(answers{"tools/call": func(q *request) { q.refuse(404, -32601, "no tools here") }}), hint: modernVersion,
 			want: CallError{Stage: StageCall, Status: 404, Code: -32601, Written: true}, calls: 1},
 	}
