@@ -86,8 +86,10 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 		c.bad.Store(true)
 	case errors.Is(err, transport.ErrWrongEra), errors.Is(err, transport.ErrWrongID):
 		e.Err = &BadAnswerError{Why: err.Error()}
-		// A client that receives answers to other requests is unusable.
-		c.bad.Store(c.bad.Load() || errors.Is(err, transport.ErrWrongID))
+		// A client that receives answers to other requests is unusable. A list may be requested again.
+		wrongID := errors.Is(err, transport.ErrWrongID)
+		again = wrongID && stage == StageList
+		c.bad.Store(c.bad.Load() || wrongID)
 	default:
 		e.Err = c.describeError(response, err)
 	}

@@ -29,6 +29,23 @@ func TestListRefused(t *testing.T) {
 	}
 }
 
+// TestListWithAnotherID: a server may refuse a session that it forgot with an error that has an id of its own, as Anubis
+// does. The list is requested once more, in a new session.
+func TestListWithAnotherID(t *testing.T) {
+	t.Parallel()
+	a := &agent{tools: `{"tools":[]}`}
+	a.on = answers{"tools/list": func(q *request) {
+		if a.seen("tools/list") > 1 {
+			q.pass()
+			return
+		}
+		q.id = []byte(`"err_1"`)
+		q.refuse(200, -32600, "Invalid Request")
+	}}
+	mustList(t, newPool(t), at(t, a))
+	heraldtest.Equal(t, "sessions", a.seen("initialize"), 2)
+}
+
 func testListing(t *testing.T, older bool) {
 	var pages, version atomic.Int32
 	var endless atomic.Bool
