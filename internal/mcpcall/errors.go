@@ -28,6 +28,9 @@ var (
 	// tool did not run. Several servers behind one address that do not share sessions cause it, so a retry can succeed.
 	// CallError.Status is 0 then, not the status that the agent sent.
 	ErrSessionGone = errors.New("the agent does not know its own session")
+	// ErrOccupied means that the agent accepts no further session, because another client has one. That client may be
+	// another worker. Some agents accept a session again when the other one ends, others when they are restarted.
+	ErrOccupied = errors.New("the agent accepts no further session")
 )
 
 // CallError is the error of a request to an agent. Its fields state whether the tool can have run:

@@ -93,6 +93,9 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	default:
 		e.Err = c.describeError(response, err)
 	}
+	if stage == StageOpen && refusesFurtherSession(response.Error) {
+		e.Err = &netguard.FailureError{Text: e.Err.Error(), Cause: ErrOccupied}
+	}
 	if e.Code == mcp.UNSUPPORTED_PROTOCOL_VERSION && stage != StageOpen {
 		again = true
 	}
@@ -218,6 +221,16 @@ func sessionRefused(refusal *mcp.JSONRPCErrorDetails) bool {
 // namesSession reports whether a JSON-RPC error is about the session or the handshake: "Invalid or expired session" of
 // WordPress, "Server not initialized" of Anubis, which has this text in the error's data.
 func namesSession(refusal *mcp.JSONRPCErrorDetails) bool {
+// refusesFurtherSession reports whether a JSON-RPC error in answer to initialize means that the agent has a session
+// already and accepts no other. It has a text of the SDKs for TypeScript and Swift, or of fastmcp.
+func refusesFurtherSession(refusal *mcp.JSONRPCErrorDetails) bool {
+	if refusal == nil || refusal.Code != mcp.INVALID_REQUEST {
+		return false
+	}
+	words := strings.ToLower(refusal.Message)
+	return strings.Contains(words, "already initialized") || strings.Contains(words, "session is closing")
+}
+
 	words := strings.ToLower(fmt.Sprint(refusal.Message, refusal.Data))
 	return strings.Contains(words, "session") || strings.Contains(words, "not initialized")
 }

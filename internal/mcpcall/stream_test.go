@@ -147,6 +147,19 @@ func TestSessionLostWithoutWord(t *testing.T) {
 	}
 }
 
+// TestFurtherSession: some servers accept one session until they are restarted, and refuse those of further workers.
+func TestFurtherSession(t *testing.T) {
+	t.Parallel()
+	for message, occupied := range map[string]bool{"Invalid Request: Server already initialized": true, "Server is already initialized": true,
+		"Invalid Request: Session is closing": true, "no": false} {
+		for _, status := range []int{200, 400} {
+			_, err := callOnce(t, &agent{on: answers{"initialize": func(q *request) { q.refuse(status, -32600, message) }}})
+			heraldtest.Equal(t, fmt.Sprint(status, message), errors.Is(err, ErrOccupied), occupied)
+			heraldtest.Fails(t, message, err, message)
+		}
+	}
+}
+
 // TestAnsweredBeforeRefused checks that the answer on the stream counts, even if a gateway then answers the POST with
 // an error.
 func TestAnsweredBeforeRefused(t *testing.T) {

@@ -255,6 +255,8 @@ func classifyCall(call *mcpcall.CallError) outcome.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
 		return outcome.ConnectFailed // nothing was executed; the next try may reach the server that knows its session
+	case errors.Is(call.Err, mcpcall.ErrOccupied):
+		return outcome.ConnectFailed // until the agent is restarted, or the other session ends
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return outcome.AuthRequired
 	case s == http.StatusTooManyRequests:

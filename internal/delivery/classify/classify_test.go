@@ -112,6 +112,7 @@ func TestClassify(t *testing.T) {
 		"pool full":               {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrBusy}), outcome.AgentBusy, ""},
 		"pool closed":             {call(mcpcall.CallError{Stage: open, Err: mcpcall.ErrClosed}), outcome.InternalError, ""},
 		"session gone":            {call(mcpcall.CallError{Err: mcpcall.ErrSessionGone}), outcome.ConnectFailed, "agent moved unwell"},
+		"further session":         {call(mcpcall.CallError{Stage: open, Status: 400, Code: -32600, Err: mcpcall.ErrOccupied}), outcome.ConnectFailed, "agent moved unwell"},
 		"session gone, with code": {call(mcpcall.CallError{Code: -32601, Err: mcpcall.ErrSessionGone}), outcome.ConnectFailed, "agent moved unwell"},
 		"handshake timed out":     {call(mcpcall.CallError{Stage: open, Timeout: true, Err: context.DeadlineExceeded}), outcome.Timeout, "agent unwell"},
 		"deadline before writing": {call(mcpcall.CallError{Timeout: true, Err: context.DeadlineExceeded}), outcome.Timeout, "agent unwell"},
