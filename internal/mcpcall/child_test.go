@@ -174,6 +174,16 @@ func lineAnswers(dir string) map[string]func(line string) {
 				answerLine(line)
 			}()
 		},
+		"bridge": func(line string) { // its remote server forgets the session after one call
+			if !called || !strings.Contains(line, "tools/call") {
+				called = called || strings.Contains(line, "tools/call")
+				answerLine(line)
+				return
+			}
+			var req struct{ ID json.RawMessage }
+			must(0, json.Unmarshal([]byte(line), &req))
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"No valid session ID provided"}}`+"\n", req.ID)
+		},
 		"deaf": func(line string) { // stops reading after initialize and initialized
 			answerLine(line)
 			if lines++; lines == 2 {

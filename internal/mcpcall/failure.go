@@ -100,8 +100,11 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 		again = true
 	}
 	// Some agents report a lost session in a way of their own, such as with 500. So a session that is not new is
-	// replaced after any error, and an agent that always fails gets a new one each PingAfter at most.
-	old := response.Session && response.Answered() && c.pool.cfg.Clock().Sub(c.opened) >= c.pool.cfg.PingAfter
+	// replaced after any error, and an agent that always fails gets a new one each PingAfter at most. A command may be
+	// a bridge to a server, such as mcp-remote, and keep a session that the server forgot. It is replaced only if the
+	// error names a session, because it may have a state.
+	lost := response.Session || c.process != nil && response.Error != nil && namesSession(response.Error)
+	old := lost && response.Answered() && c.pool.cfg.Clock().Sub(c.opened) >= c.pool.cfg.PingAfter
 	if again || old || response.TooLarge != nil && c.process != nil {
 		c.bad.Store(true)
 	}
@@ -218,9 +221,6 @@ func sessionRefused(refusal *mcp.JSONRPCErrorDetails) bool {
 	return refusal.Code == mcp.INVALID_REQUEST || refusal.Code == mcp.INVALID_PARAMS && namesSession(refusal)
 }
 
-// namesSession reports whether a JSON-RPC error is about the session or the handshake: "Invalid or expired session" of
-// WordPress, "Server not initialized" of Anubis, which has this text in the error's data.
-func namesSession(refusal *mcp.JSONRPCErrorDetails) bool {
 // refusesFurtherSession reports whether a JSON-RPC error in answer to initialize means that the agent has a session
 // already and accepts no other. It has a text of the SDKs for TypeScript and Swift, or of fastmcp.
 func refusesFurtherSession(refusal *mcp.JSONRPCErrorDetails) bool {
@@ -231,6 +231,9 @@ func refusesFurtherSession(refusal *mcp.JSONRPCErrorDetails) bool {
 	return strings.Contains(words, "already initialized") || strings.Contains(words, "session is closing")
 }
 
+// namesSession reports whether a JSON-RPC error is about the session or the handshake: "Invalid or expired session" of
+// WordPress, "Server not initialized" of Anubis, which has this text in the error's data.
+func namesSession(refusal *mcp.JSONRPCErrorDetails) bool {
 	words := strings.ToLower(fmt.Sprint(refusal.Message, refusal.Data))
 	return strings.Contains(words, "session") || strings.Contains(words, "not initialized")
 }

@@ -147,6 +147,23 @@ func TestSessionLostWithoutWord(t *testing.T) {
 	}
 }
 
+// TestBridgeLostSession: a command passes the calls to a remote server, which was restarted, and answers with errors
+// since. mcp-remote does that. The command is started anew, but not more than once a minute.
+func TestBridgeLostSession(t *testing.T) {
+	t.Parallel()
+	now, dir := heraldtest.NewClock(time.Now()), t.TempDir()
+	p, ep := newPool(t, patient(now)), command("bridge:"+dir)
+	for round := 1; round <= 2; round++ {
+		mustCall(t, p, ep, Request{Tool: "x"})
+		for _, wait := range []time.Duration{0, 0, 2 * time.Minute} {
+			now.Advance(wait)
+			_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
+			expectFailure(t, "a lost session", err, CallError{Stage: StageCall, Code: -32001, Written: true})
+			heraldtest.Equal(t, "processes", len(started(t, dir)), round)
+		}
+	}
+}
+
 // TestFurtherSession: some servers accept one session until they are restarted, and refuse those of further workers.
 func TestFurtherSession(t *testing.T) {
 	t.Parallel()
