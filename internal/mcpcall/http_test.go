@@ -1,6 +1,7 @@
 package mcpcall
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,6 +118,53 @@ func TestAcceptedForms(t *testing.T) {
 					w.WriteHeader(plain.Code)
 				}
 			}))
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, "the text", a.Text, "ok")
+		})
+	}
+}
+
+// TestCompressedAnswers calls agents that compress their answers although no request asks for that. Clients that use
+// fetch notice nothing. The compressed and the decompressed bytes are bounded.
+func TestCompressedAnswers(t *testing.T) {
+	t.Parallel()
+	compress := func(s string) string {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		_, err := io.WriteString(z, s)
+		heraldtest.Must(t, errors.Join(err, z.Close()))
+		return b.String()
+	}
+	for name, tt := range map[string]struct {
+		kind, answer string // %s: a response
+		pack         func(string) string
+		fails        any
+	}{
+		"JSON":                 {"application/json", "%s", compress, nil},
+		"events":               {"text/event-stream", "data: %s\n\n", compress, nil},
+		"plain after all":      {"application/json", "%s", func(s string) string { return s }, nil},
+		"cut":                  {"application/json", "%s", func(s string) string { return compress(s)[:20] }, "in the middle of its answer"},
+		"a bomb":               {"application/json", strings.Repeat(" ", 2<<20) + "%s", compress, new(*TooLargeError)},
+		"a bomb of events":     {"text/event-stream", strings.Repeat(": \n\n", 1<<20) + "data: %s\n\n", compress, new(*TooLargeError)},
+		"nothing, without end": {"application/json", "%s", func(s string) string { return strings.Repeat(compress(""), 1<<16) + compress(s) }, "in the middle of its answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, err := callOnce(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				plain := httptest.NewRecorder()
+				(&agent{}).ServeHTTP(plain, r)
+				if plain.Code != http.StatusOK {
+					w.WriteHeader(plain.Code)
+					return
+				}
+				w.Header().Set("Content-Type", tt.kind)
+				w.Header().Set("Content-Encoding", "GZIP")
+				_, _ = io.WriteString(w, tt.pack(fmt.Sprintf(tt.answer, plain.Body)))
+			}))
+			if tt.fails != nil {
+				expectFailure(t, "the handshake", err, CallError{Stage: StageOpen}, tt.fails)
+				return
+			}
 			heraldtest.Must(t, err)
 			heraldtest.Equal(t, "the text", a.Text, "ok")
 		})

@@ -11,7 +11,8 @@
 //     both;
 //   - process*.go run the operator's commands with a clean environment, in a process group of their own, with bounded
 //     lines, and end all their processes; supervisor_linux.go does that even if this process is killed;
-//   - input.go declines the questions of a tool to a person, foreign.go interprets mcp-go's own errors.
+//   - input.go declines the questions of a tool to a person, foreign.go interprets mcp-go's own errors, gzip.go unpacks
+//     compressed answers.
 //
 // Invariants: Response.Written is false only if no byte of the request can have left this process. Nothing is kept or
 // decoded beyond the configured number of bytes and package decode's number of tokens. No request goes to an origin

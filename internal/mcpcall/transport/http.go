@@ -129,6 +129,9 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !x.stream { // a stream without end has no limit of compressed bytes
+		decompressBody(res, rt.MaxAnswerBytes)
+	}
 	if first {
 		if rt.recordStatus(x, res); res.StatusCode/100 != 2 {
 			return res, nil
