@@ -46,6 +46,9 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 			last = &refusal
 		}
 		e.Status, e.Challenge, e.Written = 0, nil, false // the agent did not process it
+		if namesSession(response.Error) {
+			e.Code = 0 // it says nothing about the tools
+		}
 		text := ErrSessionGone.Error() + ": " + c.describeRefusal(response)
 		e.Err = &netguard.FailureError{Text: text, Cause: ErrSessionGone}
 	case response.Error != nil:
@@ -103,7 +106,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	// replaced after any error, and an agent that always fails gets a new one each PingAfter at most. A command may be
 	// a bridge to a server, such as mcp-remote, and keep a session that the server forgot. It is replaced only if the
 	// error names a session, because it may have a state.
-	lost := response.Session || c.process != nil && response.Error != nil && namesSession(response.Error)
+	lost := response.Session || c.process != nil && namesSession(response.Error)
 	old := lost && response.Answered() && c.pool.cfg.Clock().Sub(c.opened) >= c.pool.cfg.PingAfter
 	if again || old || response.TooLarge != nil && c.process != nil {
 		c.bad.Store(true)
@@ -207,7 +210,7 @@ func sessionGone(stage string, response transport.Response) bool {
 		switch response.Error.Code {
 		case mcp.INVALID_PARAMS, mcp.METHOD_NOT_FOUND, mcp.INTERNAL_ERROR, mcp.PARSE_ERROR, mcp.HEADER_MISMATCH,
 			mcp.UNSUPPORTED_PROTOCOL_VERSION:
-			return false
+			return namesSession(response.Error)
 		}
 		return true
 	}
@@ -234,6 +237,9 @@ func refusesFurtherSession(refusal *mcp.JSONRPCErrorDetails) bool {
 // namesSession reports whether a JSON-RPC error is about the session or the handshake: "Invalid or expired session" of
 // WordPress, "Server not initialized" of Anubis, which has this text in the error's data.
 func namesSession(refusal *mcp.JSONRPCErrorDetails) bool {
+	if refusal == nil {
+		return false
+	}
 	words := strings.ToLower(fmt.Sprint(refusal.Message, refusal.Data))
 	return strings.Contains(words, "session") || strings.Contains(words, "not initialized")
 }

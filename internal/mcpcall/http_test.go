@@ -343,6 +343,7 @@ func TestSessionGone(t *testing.T) {
 	for name, refuse := range map[string]func(*request){
 		"404":                                  statuses(404, ""),
 		"400":                                  statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
+		"400, invalid params, as of mcp-go":    statuses(400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"Invalid session ID"}}`),
 		"200, invalid params, as of WordPress": func(q *request) { q.refuse(200, -32602, "Invalid params: Invalid or expired session") },
 		"200, invalid request, as of Anubis": func(q *request) {
 			q.respond(200, `"error":{"code":-32600,"message":"Invalid Request","data":{"message":"Server not initialized"}}`)
@@ -365,7 +366,7 @@ func TestSessionGone(t *testing.T) {
 			a, lost = forgetful(refuse)
 			lost.Store(100)
 			_, err := callOnce(t, a)
-			if e, ok := errors.AsType[*CallError](err); !ok || !errors.Is(e, ErrSessionGone) || e.Written || a.seen("tools/call") != 2 {
+			if e, ok := errors.AsType[*CallError](err); !ok || !errors.Is(e, ErrSessionGone) || e.Written || e.Code != 0 || a.seen("tools/call") != 2 {
 				t.Errorf("%v after %d calls", err, a.seen("tools/call"))
 			}
 		})
