@@ -40,8 +40,9 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 			again = stage != StageOpen && c.modern && eraGone(response)
 			break
 		}
-		// For a session that was just created, a 401, or a 400 without a JSON-RPC error, is about the request itself.
-		if s := response.Status; s == http.StatusUnauthorized || s == http.StatusBadRequest && response.Error == nil {
+		// For a session that was just created, all statuses except 404, and 400 with a JSON-RPC error, are about the
+		// request itself.
+		if s := response.Status; s != http.StatusNotFound && (s != http.StatusBadRequest || response.Error == nil) {
 			refusal := *e
 			last = &refusal
 		}
@@ -195,14 +196,17 @@ func (c *conn) describeRefusal(response transport.Response) string {
 }
 
 // sessionGone reports whether the response to a request with a session id may mean that the agent does not know the
-// session. It returns true for 404, as MCP requires, and for 400 and 401, which some servers send. It returns false for
-// a 400 whose JSON-RPC error is about the request itself, and for a 401 in the handshake.
+// session. It returns true for 404, as MCP requires, and for 400, 401 and 410, which some servers send. It returns
+// false for a 400 whose JSON-RPC error is about the request itself, and for a 401 in the handshake. The error of a 403
+// must name a session.
 func sessionGone(stage string, response transport.Response) bool {
 	switch response.Status {
-	case http.StatusNotFound:
+	case http.StatusNotFound, http.StatusGone:
 		return true
 	case http.StatusUnauthorized:
 		return stage != StageOpen
+	case http.StatusForbidden:
+		return stage != StageOpen && namesSession(response.Error)
 	case http.StatusBadRequest:
 		if response.Error == nil {
 			return true

@@ -112,6 +112,43 @@ func TestUnauthorizedSession(t *testing.T) {
 	}
 }
 
+// TestForbiddenSession: some servers answer 410, 403 with a JSON-RPC error, or -32600 without an id, as Zilla does, to a
+// session that they do not know. The call is made in a new session. If the agent also refuses that one, the call itself
+// is at fault.
+func TestForbiddenSession(t *testing.T) {
+	t.Parallel()
+	expired := func(q *request) { q.refuse(403, -32001, "Mcp-Session-Id principal mismatch") }
+	for name, tt := range map[string]struct {
+		refuse func(*request)
+		want   CallError // of an agent that refuses each session
+		calls  int       // to that agent
+	}{
+		"200": {statuses(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}`, "Content-Type", "application/json"),
+			CallError{Code: -32600}, 2},
+		"410":                   {statuses(410, ""), CallError{Status: 410}, 2},
+		"403":                   {expired, CallError{Status: 403, Code: -32001}, 2},
+		"403 about the request": {func(q *request) { q.refuse(403, -32001, "no") }, CallError{Status: 403, Code: -32001}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, lost := forgetful(tt.refuse)
+			ctx, p, ep := dial(t, a)
+			mustCall(t, p, ep, Request{Tool: "x"})
+			lost.Store(1)
+			if tt.calls > 1 {
+				mustCall(t, p, ep, Request{Tool: "x"})
+			}
+			lost.Store(100)
+			before := a.seen("tools/call")
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
+			tt.want.Stage, tt.want.Written = StageCall, true
+			expectFailure(t, "the call", err, tt.want)
+			heraldtest.Equal(t, "a lost session", errors.Is(err, ErrSessionGone), false)
+			heraldtest.Equal(t, "tools/call requests", a.seen("tools/call")-before, tt.calls)
+		})
+	}
+}
+
 // TestSessionLostWithoutWord: an agent was restarted, and reports the unknown session in a way of its own. The next call
 // is made in a new session. An agent that always fails gets one new session a minute.
 func TestSessionLostWithoutWord(t *testing.T) {
