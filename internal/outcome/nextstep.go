@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/agentherald/herald/internal/base/netguard"
 )
@@ -15,6 +16,7 @@ type Subject struct {
 	Delivery string // id; empty: there is no delivery, for example in `worker agent probe`
 	ChainID  uint64
 	Agent    string // as arguments of a command: CHAIN:AGENT, and --registry if it needs one; empty: unknown
+	Registry string // the agent's, because other registries may have agents with its number; empty: unknown
 	Endpoint string // in the form for display
 	Tool     string // the tool that the job names
 	Listed   bool   // the agent has an entry in the servers file
@@ -71,7 +73,12 @@ func (s Subject) replay(r Reason) string {
 	case s.Delivery != "":
 		return "worker delivery replay " + s.Delivery
 	case s.Agent != "":
-		return "worker delivery replay --agent " + s.Agent + " --reason " + string(r) + " --yes"
+		agent := s.Agent
+		if s.Registry != "" {
+			name, _, _ := strings.Cut(agent, " ")
+			agent = name + " --registry " + s.Registry
+		}
+		return "worker delivery replay --agent " + agent + " --reason " + string(r) + " --yes"
 	}
 	return ""
 }

@@ -43,8 +43,10 @@ func TestNextStepNamesKnownValues(t *testing.T) {
 	}{
 		"another registry": {AgentDisabled, Subject{ChainID: 31337, Agent: "31337:7 --registry 0x5F"},
 			"worker agent enable 31337:7 --registry 0x5F"},
-		"a replay in another registry": {ToolError, Subject{ChainID: 8453, Agent: "8453:7 --registry 0x5F"},
+		"a replay in another registry": {ToolError, Subject{ChainID: 8453, Agent: "8453:7 --registry 0x5F", Registry: "0x5F"},
 			"worker delivery replay --agent 8453:7 --registry 0x5F --reason tool_error --yes"},
+		"a replay in the known registry": {ToolError, Subject{ChainID: 8453, Agent: "8453:7", Registry: "0x80"},
+			"worker delivery replay --agent 8453:7 --registry 0x80 --reason tool_error --yes"},
 		"no registry":  {AgentDisabled, Subject{ChainID: 8453, Agent: "8453:7"}, "worker agent enable 8453:7"},
 		"in the file":  {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Listed: true}, "HERALD_SERVERS_FILE"},
 		"by the file":  {AgentDisabled, Subject{ChainID: 8453, Agent: "8453:7", Listed: true}, `"enabled": true`},

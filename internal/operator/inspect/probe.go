@@ -303,7 +303,7 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 func (p *prober) expect(v outcome.Verdict) {
 	r := &p.found
 	s := outcome.Subject{ChainID: p.agent.ChainID, Tool: r.Asked,
-		Agent:  p.agent.Argument(),
+		Agent: p.agent.Argument(), Registry: p.agent.Registry,
 		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address

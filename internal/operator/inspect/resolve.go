@@ -219,8 +219,8 @@ func (r *Resolution) setVerdict(g erc8004.Agent, t resolver.Target, err error) {
 
 // describeSubject returns the agent and its endpoint, for the text of a failure.
 func (r *Resolution) describeSubject(g erc8004.Agent, t resolver.Target) outcome.Subject {
-	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Endpoint: t.URL, Listed: r.listed != nil,
-		Shower: "resolve"}
+	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Registry: g.Registry, Endpoint: t.URL,
+		Listed: r.listed != nil, Shower: "resolve"}
 }
 
 func describeSteps(t resolver.Target) []Step {
