@@ -90,8 +90,8 @@ func (o Origins) acquireRate(ctx context.Context, agent erc8004.Agent, token str
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return outcome.Pause(outcome.Throttled, refused.Wait, fmt.Sprintf("the agent's policy allows "+
-			"%g calls a second; this one comes back in %s", perSecond, refused.Wait.Round(100*time.Millisecond)))
+		return outcome.Pause(outcome.Throttled, refused.Wait, fmt.Sprintf("the agent's policy limits its "+
+			"calls to %g a second; this one comes back in %s", perSecond, refused.Wait.Round(100*time.Millisecond)))
 	case err != nil:
 		return fmt.Errorf("acquire a call of the agent's rate: %w", err)
 	}

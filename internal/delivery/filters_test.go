@@ -107,7 +107,7 @@ func TestPolicyDelaysCalls(t *testing.T) {
 		says   string
 	}{
 		`{"pauseUntil": "2999-12-31T18:00:00Z"}`: {0, "the agent's policy pauses its calls until 2999-12-31T18:00:00Z"},
-		`{"maxPerSecond": 0.01}`:                 {1, "the agent's policy allows 0.01 calls a second; this one comes back in 1m4"}, // 1m41s
+		`{"maxPerSecond": 0.01}`:                 {1, "the agent's policy limits its calls to 0.01 a second; this one comes back in 1m4"}, // 1m41s
 	} {
 		t.Run(document, func(t *testing.T) {
 			t.Parallel()

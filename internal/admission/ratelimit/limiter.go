@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
@@ -328,12 +329,12 @@ func newRefusedError(v acquireAnswer, r *rules, spread float64, fault string) *R
 			fault, float64(r.openFor)/1e6, back)
 	case throttled:
 		e.Reason = outcome.Throttled
-		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; "+
-			"this one comes back in %s", fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
+		e.Text = fmt.Sprintf("the calls to the origin of the agent's endpoint are limited to %.3g a second; "+
+			"this one comes back in %s", 1e6/float64(r.gap), back)
 	default:
 		e.Reason = outcome.AgentBusy
-		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its "+
-			"share of them; this one comes back in %s", r.inflight, back)
+		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %s, or this endpoint with its "+
+			"share of them; this one comes back in %s", text.Count(r.inflight, "call", "calls"), back)
 	}
 	return e
 }

@@ -187,6 +187,14 @@ func TestOneProbe(t *testing.T) {
 	})
 }
 
+// TestRefusalOfOneCall: the usual limits of unbound agents are one call at a time, and one a second.
+func TestRefusalOfOneCall(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[code]string{busy: "is busy with 1 call, or this endpoint", throttled: "are limited to 1 a second; "} {
+		heraldtest.Contains(t, "the text", newRefusedError(acquireAnswer{code: code}, &rules{inflight: 1, gap: 1e6}, 0, "").Text, want)
+	}
+}
+
 // TestReservations: a thousand deferred deliveries return at the rate that the origin can serve, and not all at the
 // same time.
 func TestReservations(t *testing.T) {
