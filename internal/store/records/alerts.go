@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -95,6 +96,11 @@ const (
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for alerts")
 	defer end()
+	if cfg.DisableAfter > 0 { // a wrong clock of Postgres must not disable each agent that fails
+		if cfg.DisableAfter, err = retention.ExtendAge(ctx, s.db, cfg.DisableAfter); err != nil {
+			return Looked{Last: cfg.After}, err
+		}
+	}
 	part, err := s.findPart(ctx, cfg.After, cmp.Or(cfg.Part, defaultLookPart))
 	if err != nil {
 		return Looked{Last: cfg.After}, err

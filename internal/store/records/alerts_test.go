@@ -318,6 +318,20 @@ func TestAlertCheckFailsForAPart(t *testing.T) {
 		`SELECT string_agg(agent_id::text, ' ' ORDER BY agent_id) FROM herald.agents WHERE NOT enabled`), "1 3 4")
 }
 
+// TestFastClockDisablesNoAgent: an agent began to fail an hour ago. After the clock of Postgres was set 100 days ahead, one
+// more call fails. The agent is not disabled, because by the clock of the worker's machine it has failed for an hour.
+func TestFastClockDisablesNoAgent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	acceptOne(t, s, feedback(1, 1))
+	fails(t, s, 1, "1 hour", "1 minute")
+	storetest.SetClockAhead(t, s.Conns)
+	exec(t, s, `UPDATE herald.agents SET last_error_at = now()`)
+	saysNews(t, "one that fails", look(t, s, everything), "agent.failing 1 ")
+	exec(t, s, `UPDATE herald.agents SET failing_since = failing_since - interval '120 hours'`)
+	saysNews(t, "one that has failed for long", look(t, s, everything), "agent.disabled 1 ")
+}
+
 // TestConcurrentAlertChecks: concurrent checks raise each alert once, and disable each agent once.
 func TestConcurrentAlertChecks(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,7 @@
 //
 // Invariants:
 //   - Data is deleted if it is old by the clock of Postgres and, within AcceptSkew, by that of this machine
-//     (extendAge). Changes of status are deleted by the clock of Postgres alone.
+//     (ExtendAge). Changes of status are deleted by the clock of Postgres alone.
 //   - The row of an ended delivery stays, with id, key, agent, status and reason. An open delivery keeps its contents
 //     and its attempts.
 //   - No statement waits long for a lock, because claims wait behind the lock of a partition.
@@ -43,7 +43,7 @@ func New(pool *postgres.Pool) *Store { return &Store{db: pool} }
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop what old deliveries carried")
 	defer end()
-	if age, err = s.extendAge(ctx, age); err != nil {
+	if age, err = ExtendAge(ctx, s.db, age); err != nil {
 		return 0, err
 	}
 	first, err := FirstSeqSince(ctx, s.db, time.Now().Add(AcceptSkew-age))
@@ -66,11 +66,11 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// extendAge returns age, or more if Postgres' clock is ahead of this machine's by more than AcceptSkew: then age plus
+// ExtendAge returns age, or more if Postgres' clock is ahead of this machine's by more than AcceptSkew: then age plus
 // the rest of the difference. Otherwise a wrong clock of Postgres, for example after a failover, would make everything
 // old.
-func (s *Store) extendAge(ctx context.Context, age time.Duration) (time.Duration, error) {
-	now, _, err := s.db.Clock(ctx)
+func ExtendAge(ctx context.Context, pool *postgres.Pool, age time.Duration) (time.Duration, error) {
+	now, _, err := pool.Clock(ctx)
 	return age + max(time.Until(now)-AcceptSkew, 0), err
 }
 
@@ -100,7 +100,7 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	}
 	ctx, end := s.db.StartCall(ctx, &err, "drop weeks of attempts")
 	defer end()
-	if age, err = s.extendAge(ctx, age); err != nil {
+	if age, err = ExtendAge(ctx, s.db, age); err != nil {
 		return 0, err
 	}
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("old_weeks"), age)
@@ -175,7 +175,7 @@ const AgentHoursKept = 90 * 24 * time.Hour
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop old counts of agents' calls")
 	defer end()
-	if age, err = s.extendAge(ctx, age); err != nil {
+	if age, err = ExtendAge(ctx, s.db, age); err != nil {
 		return 0, err
 	}
 	tag, err := s.db.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)

@@ -239,16 +239,7 @@ func TestFastClockOfPostgres(t *testing.T) {
 		tasks[0].ID, time.Now().Add(-29*day))
 	exec(t, s, `INSERT INTO herald.agent_hours (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
 		SELECT date_trunc('hour', now()), chain_id, identity_registry, agent_id, 1, 0, '{}', '{}' FROM herald.agents`)
-	for _, sql := range []string{
-		`CREATE SCHEMA fast`,
-		`CREATE FUNCTION fast.now() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT pg_catalog.now() + interval '100 days' $$`,
-		`CREATE FUNCTION fast.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
-			$$ SELECT pg_catalog.clock_timestamp() + interval '100 days' $$`,
-		`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`,
-	} {
-		exec(t, s, sql)
-	}
-	s.Conns.Reset() // new connections have this clock
+	storetest.SetClockAhead(t, s.Conns)
 	old := retention.New(s.Pool)
 	for what, deletes := range map[string]func() (int, error){
 		"expired deliveries": func() (int, error) { return s.Expire(t.Context(), 30*day, 10) },

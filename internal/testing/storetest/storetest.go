@@ -25,6 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Store has the methods that the delivery core and the operators' commands use.
@@ -76,6 +77,18 @@ type deliveries = store.Store
 
 // JoinRecords returns the ledger s together with the records of its database.
 func JoinRecords(s *store.Store) Postgres { return Postgres{s, records.New(s)} }
+
+// SetClockAhead sets the clock of a test's own Postgres database 100 days ahead, for new transactions.
+func SetClockAhead(t testing.TB, conns *pgxpool.Pool) {
+	t.Helper()
+	if _, err := conns.Exec(t.Context(), `CREATE SCHEMA fast;
+		CREATE FUNCTION fast.now() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT pg_catalog.now() + interval '100 days' $$;
+		CREATE FUNCTION fast.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '100 days' $$;
+		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`); err != nil {
+		t.Fatal(err)
+	}
+	conns.Reset() // new connections have this clock
+}
 
 // Clock is the clock of a store. Advance moves it forward. For a store with a clock of its own, Advance makes all its
 // rows older.
