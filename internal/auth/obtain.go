@@ -74,7 +74,9 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
 	}
-	if r.Now().Sub(mine.began)+askTimeout+saveTimeout > renewLease {
+	// The monotonic clock does not run while the machine is suspended, so the wall clock counts too.
+	now := r.Now()
+	if max(now.Sub(mine.began), now.Round(0).Sub(mine.began.Round(0)))+askTimeout+saveTimeout > renewLease {
 		return nil, errLeaseOver
 	}
 	ask, cancelAsk := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)

@@ -726,6 +726,20 @@ func TestLeaseOver(t *testing.T) {
 	heraldtest.Equal(t, "leases", w.no, 2)
 }
 
+// TestLeaseOverAfterSuspend checks that a worker whose machine was suspended during a renewal acquires its lease again,
+// because another worker may have used the refresh token.
+func TestLeaseOverAfterSuspend(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, loginOf("refresh-0"))
+	r, now := w.newWorker(), time.Now()
+	r.Now = func() time.Time { return now }
+	w.authority.clock = r.Now
+	resumed := heraldtest.ResumeAt(now, time.Minute)
+	w.leasing = func() { now = resumed }
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+	heraldtest.Equal(t, "leases", w.no, 2)
+}
+
 // TestStuckRenewal checks that only one delivery waits for another worker's renewal that does not end. Later ones fail
 // at once.
 func TestStuckRenewal(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
@@ -125,8 +124,8 @@ func TestLeaseBeforeTheCall(t *testing.T) {
 		"less than the call is left":  {asked.Add(41 * time.Second), errAway, 1, true},
 		"it ran out, and is extended": {asked.Add(70 * time.Second), nil, 1, false},
 		"the claim is lost":           {asked.Add(16 * time.Second), ledger.ErrFenced, 1, true},
-		"a suspended machine":         {resumeAt(asked, time.Hour), errAway, 1, true},
-		"the wall clock is set back":  {resumeAt(asked.Add(16*time.Second), -time.Hour), errAway, 1, false},
+		"a suspended machine":         {heraldtest.ResumeAt(asked, time.Hour), errAway, 1, true},
+		"the wall clock is set back":  {heraldtest.ResumeAt(asked.Add(16*time.Second), -time.Hour), errAway, 1, false},
 	} {
 		extended := 0
 		l := &faulty{extend: func(context.Context, *ledger.Claim, time.Duration) error { extended++; return c.extend }}
@@ -137,12 +136,4 @@ func TestLeaseBeforeTheCall(t *testing.T) {
 			t.Errorf("%s: %d extended, %v", name, extended, err)
 		}
 	}
-}
-
-// resumeAt returns the time now for a machine that was suspended for d since: its wall clock shows d more, and its
-// monotonic clock the same time.
-func resumeAt(now time.Time, d time.Duration) time.Time {
-	const secondsBit = 30 // the seconds of the wall clock begin here in the first word of a time.Time
-	*(*uint64)(unsafe.Pointer(&now)) += uint64(d/time.Second) << secondsBit
-	return now
 }
