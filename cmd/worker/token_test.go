@@ -194,6 +194,8 @@ func TestTokenMisuse(t *testing.T) {
 		{"--expires \"soon\" is neither", canary, []string{"--expires", "soon"}},
 		{"--expires 2020-01-01T00:00:00Z is over already", canary, []string{"--expires", "2020-01-01T00:00:00Z"}},
 		{"--expires -1h is over already", canary, []string{"--expires=-1h"}},
+		{"--expires \"\" is neither", canary, []string{"--expires", ""}},
+		{"--expires 9999-12-31T23:59:59-01:00 is beyond the year 9999", canary, []string{"--expires", "9999-12-31T23:59:59-01:00"}},
 		{"--origin: it must be an http or https URL", canary, []string{"--origin", "agent.example"}},
 		{"--origin: it holds a user or password", canary, []string{"--origin", "https://user:hunter2@agent.example"}},
 		{"its chain has no RPC URL; set RPC_URL_8453, or say --origin", canary, []string{"--origin", ""}},

@@ -25,10 +25,10 @@ import (
 // SetRequest describes a token, or an OAuth client that obtains tokens.
 type SetRequest struct {
 	Request
-	Header    string `help:"The header that carries the bare token. Default: the header in the agent's registration, else Authorization with Bearer." placeholder:"NAME"`
-	File      string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
-	Expires   string `help:"Time after which it is no longer sent: RFC 3339, or a duration such as 90d or 12h." placeholder:"TIME"`
-	Unchecked bool   `help:"With --client-id: store the client although its authorization server was not asked for a token."`
+	Header    string  `help:"The header that carries the bare token. Default: the header in the agent's registration, else Authorization with Bearer." placeholder:"NAME"`
+	File      string  `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
+	Expires   *string `help:"Time after which it is no longer sent: RFC 3339, or a duration such as 90d or 12h." placeholder:"TIME"`
+	Unchecked bool    `help:"With --client-id: store the client although its authorization server was not asked for a token."`
 }
 
 // Set stores a token for an agent or, with a client id, an OAuth client that obtains tokens for it. It releases
@@ -75,15 +75,15 @@ func (o Tokens) parseToken(r SetRequest) (t records.Token, err error) {
 		return t,
 			operator.NewMisuse("--file is read by every worker, from wherever it runs: name it with its absolute path")
 	}
-	t.ExpiresAt, err = parseExpiry(r.Expires, time.Now())
+	if r.Expires != nil {
+		t.ExpiresAt, err = parseExpiry(*r.Expires, time.Now())
+	}
 	return t, err
 }
 
-// parseExpiry parses RFC 3339, or a duration from now. It returns nil if s is empty.
+// parseExpiry parses RFC 3339, or a duration from now. It refuses an empty s, as of a variable that a script forgot to
+// set: that token would never expire.
 func parseExpiry(s string, now time.Time) (*time.Time, error) {
-	if s == "" {
-		return nil, nil
-	}
 	at, err := time.Parse(time.RFC3339, s)
 	if err != nil {
 		length := s
@@ -99,10 +99,13 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 		}
 		at = now.Add(d)
 	}
-	if !at.After(now) {
-		return nil, operator.NewMisuse("--expires %s is over already: such a token is not sent", s)
-	}
 	at = at.UTC().Truncate(time.Second)
+	switch {
+	case !at.After(now):
+		return nil, operator.NewMisuse("--expires %s is over already: such a token is not sent", s)
+	case at.Year() > 9999: // in another time zone it may be the year 9999
+		return nil, operator.NewMisuse("--expires %s is beyond the year 9999 (UTC)", s)
+	}
 	return &at, nil
 }
 
