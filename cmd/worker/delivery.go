@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/alecthomas/kong"
 )
 
 type deliveryCmd struct {
@@ -142,6 +144,17 @@ type moveFlags struct {
 	operator.MoveRequest
 	actorFlag
 	jsonFlag
+}
+
+// AfterApply refuses an empty filter, as of a variable that a script forgot to set: without its filter, the command
+// would change the deliveries of everybody.
+func (moveFlags) AfterApply(line *kong.Context) error {
+	for _, p := range line.Path {
+		if f := p.Flag; f != nil && f.Name != "actor" && f.Target.Kind() == reflect.String && f.Target.IsZero() {
+			return operator.NewMisuseOf(f.Name, "is empty: leave it out to select without it")
+		}
+	}
+	return nil
 }
 
 type deliveryReplayCmd struct {

@@ -237,6 +237,9 @@ func TestReplayByFilter(t *testing.T) {
 	d.says(0, "10 dead not moved: 1 delivered (with --force they are delivered a second time) 10 would be queued anew, 50 a second, in about 0s. Nothing was changed: the same command with --yes does it.", line...)
 	d.says(0, "no delivery matches that could be moved", "delivery", "replay", "--agent", "8453:42", "--until", "1h")
 	d.says(0, "no delivery matches that could be moved", "delivery", "replay", "--kind", "FeedbackRevoked")
+	for _, move := range []string{"replay", "cancel"} { // as of a script that forgot to set a variable
+		d.says(exitMisuse, "--agent is empty", "delivery", move, "--agent", "", "--status", "dead", "--yes")
+	}
 	if s := d.status(ids[0]); s != "dead timeout" || len(d.audits()) != 0 {
 		t.Errorf("a dry run changed something: %s", s)
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store/pgerror"
@@ -128,17 +130,36 @@ func (r *request) readBody(v any) error {
 	if err != nil || len(bytes.TrimSpace(body)) == 0 {
 		return err
 	}
+	if err := checkMembers(body); err != nil {
+		return err
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err = d.Decode(v); err == nil && d.More() {
-		err = errors.New("something follows the object")
-	}
-	if err != nil {
+	if err = d.Decode(v); err != nil {
 		field := ""
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			field = wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:] // without the name of an embedded struct
 		}
 		return refuse(http.StatusBadRequest, "invalid_request", field, "the body cannot be read: %v", err)
+	}
+	return nil
+}
+
+// checkMembers refuses a body that is not one JSON value, and an object with a member that is given twice or that is an
+// empty text, as of a variable that a script forgot to set: without that filter, a request would change the deliveries
+// of everybody.
+func checkMembers(body []byte) error {
+	root, fault := strictjson.Parse(body, strictjson.Options{})
+	if fault != nil {
+		return refuse(http.StatusBadRequest, "invalid_request", fault.Path, "%s %s",
+			cmp.Or(fault.Path, "the body"), fault.Problem)
+	}
+	if o, ok := root.Object(); ok {
+		for _, m := range o.Members {
+			if m.Data == "" {
+				return refuse(http.StatusBadRequest, "invalid_request", m.Name, "%s is empty: leave it out", m.Path())
+			}
+		}
 	}
 	return nil
 }
