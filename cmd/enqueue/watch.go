@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
@@ -25,34 +28,63 @@ import (
 
 // chainFlags are the options of both commands that follow a chain.
 type chainFlags struct {
-	Chain uint64        `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
+	Chain number        `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
 	Poll  time.Duration `help:"Pause between questions at the head of the chain. Default: ${default}." default:"2s" placeholder:"DURATION"`
 }
 
 type watchCommand struct {
 	chainFlags
-	From *uint64 `help:"First block of contracts that were never read. Without: the newest. The others continue where they stopped." placeholder:"BLOCK"`
+	From *number `help:"First block of contracts that were never read. Without: the newest. The others continue where they stopped." placeholder:"BLOCK"`
 }
 
 type backfillCommand struct {
 	chainFlags
-	From uint64  `required:"" help:"First block." placeholder:"BLOCK"`
-	To   *uint64 `help:"Last block. Without: the newest when it starts." placeholder:"BLOCK"`
+	From number  `required:"" help:"First block." placeholder:"BLOCK"`
+	To   *number `help:"Last block. Without: the newest when it starts." placeholder:"BLOCK"`
 	Rate float64 `help:"New deliveries a second, so that the agents and the lines to them are not flooded with years at once. 0: as fast as the node and the database go. Default: ${default}." default:"100" placeholder:"N"`
 }
 
+// number is the id of a chain or the number of a block. The ledger stores them as signed integers of 64 bits.
+type number uint64
+
+// UnmarshalText accepts decimal digits, and hexadecimal ones after 0x. It refuses a zero before decimal digits, which
+// kong would take for octal ones.
+func (n *number) UnmarshalText(text []byte) error {
+	s := string(text)
+	parsed, err := strconv.ParseUint(s, 0, 63)
+	switch {
+	case len(s) > 1 && s[0] == '0' && !strings.EqualFold(s[:2], "0x"):
+		return fmt.Errorf("%q begins with a zero: leave it out", s)
+	case err != nil:
+		return fmt.Errorf("%q is not a whole number up to %d", s, math.MaxInt64)
+	}
+	*n = number(parsed)
+	return nil
+}
+
 // Run follows the chain. A signal ends it without an error.
-func (c *watchCommand) Run(t *task) error { return c.readChain(t, watch.Config{From: c.From}) }
+func (c *watchCommand) Run(t *task) error {
+	return c.readChain(t, watch.Config{From: (*uint64)(c.From)})
+}
 
 // Run reads the range of blocks.
 func (c *backfillCommand) Run(t *task) error {
-	return c.readChain(t, watch.Config{From: &c.From, Ends: true, To: c.To, Rate: c.Rate})
+	switch {
+	case c.To != nil && *c.To < c.From:
+		return misuse{fmt.Errorf("--to %d is before --from %d", *c.To, c.From)}
+	case c.Rate < 0 || math.IsNaN(c.Rate): // without a limit, NaN would flood the agents
+		return misuse{fmt.Errorf("--rate %v is not a number from 0", c.Rate)}
+	}
+	return c.readChain(t,
+		watch.Config{From: (*uint64)(&c.From), Ends: true, To: (*uint64)(c.To), Rate: c.Rate})
 }
 
 // readChain reads the blocks that wc selects.
 func (c *chainFlags) readChain(t *task, wc watch.Config) error {
-	wc.Poll = c.Poll
-	return t.openChain(c.Chain, wc, func(wc watch.Config) error {
+	if wc.Poll = c.Poll; c.Poll < 0 {
+		return misuse{fmt.Errorf("--poll %s is below 0s", c.Poll)}
+	}
+	return t.openChain(uint64(c.Chain), wc, func(wc watch.Config) error {
 		w, err := watch.New(wc)
 		if err != nil {
 			return misuse{err}
@@ -188,7 +220,7 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 }
 
 type txCommand struct {
-	Chain uint64 `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
+	Chain number `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
 	Hash  string `arg:"" help:"The transaction's hash, 0x and 64 digits."`
 }
 
@@ -199,7 +231,7 @@ func (c *txCommand) Run(t *task) error {
 	if err != nil || len(hash) != common.HashLength {
 		return misuse{fmt.Errorf("%q is no transaction's hash: 0x and 64 hexadecimal digits", c.Hash)}
 	}
-	return t.openChain(c.Chain, watch.Config{}, func(wc watch.Config) error {
+	return t.openChain(uint64(c.Chain), watch.Config{}, func(wc watch.Config) error {
 		read, err := watch.AcceptTransaction(t.ctx, wc, common.BytesToHash(hash))
 		wc.Report(read)
 		switch {
