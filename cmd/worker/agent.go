@@ -29,6 +29,11 @@ type agentListCmd struct {
 }
 
 func (c *agentListCmd) Run(a *command) error {
+	if c.Chain != nil {
+		if err := checkChain(*c.Chain); err != nil {
+			return err
+		}
+	}
 	page, err := a.newOperator().ListAgents(a.ctx, c.AgentFilter)
 	return c.printAnswer(a, page, err, func() {
 		head := []any{"AGENT", "STATE"}

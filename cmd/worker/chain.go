@@ -1,8 +1,10 @@
 package main
 
 import (
+	"math"
 	"strings"
 
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/report"
 )
 
@@ -36,6 +38,17 @@ type chainShowCmd struct {
 }
 
 func (c *chainShowCmd) Run(a *command) error {
+	if err := checkChain(c.Chain); err != nil {
+		return err
+	}
 	shown, err := a.newOperator().ShowChain(a.ctx, c.Chain)
 	return c.printAnswer(a, shown, err, func() { a.printFacts(report.Chain(shown)) })
+}
+
+// checkChain refuses 0, which the ledger takes for all chains, and numbers that it cannot store.
+func checkChain(id uint64) error {
+	if id == 0 || id > math.MaxInt64 {
+		return operator.NewMisuse("%d is no chain's id", id)
+	}
+	return nil
 }

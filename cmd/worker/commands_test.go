@@ -79,6 +79,13 @@ func TestListsHaveACursor(t *testing.T) {
 		heraldtest.Equal(t, "deliveries, agents, failing, audit", [][]int{deliveries, agents, failing, audit},
 			[][]int{want, want, want, want})
 	}
+	for _, id := range []string{"0", "18446744073709551615"} {
+		d.says(exitMisuse, "worker: "+id+" is no chain's id", "chain", "show", id)
+		d.says(exitMisuse, "worker: "+id+" is no chain's id", "agent", "list", "--chain", id)
+	}
+	for _, list := range []string{"chain", "signing-key", "api-token"} {
+		heraldtest.Equal(t, "an empty list", d.out(list, "list", "--json"), "[]\n")
+	}
 	for _, list := range [][]string{{"delivery", "list"}, {"agent", "list"}, {"delivery", "audit"}} {
 		heraldtest.Lacks(t, "the last page", d.out(append(list, "--limit", "4")...), "more:")
 		d.says(0, "more: --cursor ", append(list, "--limit", "3")...)

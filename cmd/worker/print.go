@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"text/tabwriter"
 
@@ -74,6 +75,9 @@ func (f jsonFlag) printAnswer(a *command, v any, err error, print func()) error 
 	switch {
 	case err != nil:
 	case f.JSON:
+		if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.IsNil() {
+			v = []any{} // null is no list
+		}
 		var encoded string
 		encoded, err = report.JSON(v)
 		fmt.Fprint(a.out, encoded)
