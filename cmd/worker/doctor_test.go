@@ -135,6 +135,18 @@ func TestDoctorOfRedis(t *testing.T) {
 	}
 }
 
+// TestDoctorComparesClocks: the clock of Postgres is an hour ahead of those of this machine and Redis.
+func TestDoctorComparesClocks(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	diagnose(t, 0, d.env...).saysNothing("clocks", doctor.MarkWarn)
+	d.sql(`CREATE SCHEMA fast;
+		CREATE FUNCTION fast.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+			$$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$;
+		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`)
+	diagnose(t, 0, d.env...).says("clocks", doctor.MarkWarn, "the clock of Postgres is wrong: it is 1h0m0s ahead of those of this machine and Redis. ")
+}
+
 // TestDoctorOfReadOnlyServices checks that the doctor reports Postgres and Redis if they answer but take no writes.
 func TestDoctorOfReadOnlyServices(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/hibiken/asynq"
@@ -126,6 +127,9 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Clock returns the time of the Redis server. In a cluster, it is that of any node.
+func (q *Queue) Clock(ctx context.Context) (time.Time, error) { return q.rdb.Time(ctx).Result() }
 
 // AppendOnly reports whether Redis writes an append-only file: "yes", "no", or "" if the server does not report it.
 func (q *Queue) AppendOnly(ctx context.Context) (string, error) {

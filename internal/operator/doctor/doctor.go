@@ -50,6 +50,7 @@ var checks = []check{
 	{"tokens", (*doctor).checkTokens},
 	{"oauth", (*doctor).askIssuers},
 	{"redis", (*doctor).checkRedis},
+	{"clocks", (*doctor).compareClocks},
 	{"port", (*doctor).checkPort},
 	{"worker", (*doctor).compareSettings},
 	{"deliveries", (*doctor).listNeeds},
@@ -68,6 +69,7 @@ type doctor struct {
 	database, redis secret.Secret     // from the settings or from that worker; zero if there is none
 	store           *operator.Session // nil if Postgres does not answer
 	migrated        bool              // all migrations are applied
+	clocks          []clock           // of Postgres and Redis, if they answer
 	tasks           int               // in Redis, for workers
 	issuers         map[issuer]int    // issuers of stored credentials, with the number of credentials
 	worker          string            // address of the running worker; "" if none runs at the configured address

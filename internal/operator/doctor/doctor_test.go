@@ -84,3 +84,26 @@ func TestJudgeFollowed(t *testing.T) {
 		}
 	}
 }
+
+// TestCompareClocks checks which clock is named, from the differences between the clocks and this machine's.
+func TestCompareClocks(t *testing.T) {
+	t.Parallel()
+	for says, clocks := range map[string][]clock{
+		"":   {{"Postgres", 2 * time.Second}, {"Redis", -2 * time.Second}},
+		"\n": nil,
+		"the clock of Redis is wrong: it is 6s behind those of this machine and Postgres. ":                   {{"Postgres", time.Second}, {"Redis", -6 * time.Second}},
+		"the clock of this machine is wrong: it is 3m0s behind those of Redis and Postgres. ":                 {{"Postgres", 183 * time.Second}, {"Redis", 3 * time.Minute}},
+		"the clock of this machine is wrong: it is 1h0m0s ahead of those of Postgres and Redis. ":             {{"Postgres", -time.Hour}, {"Redis", -time.Hour}},
+		"a clock is wrong: that of Postgres is 1m0s ahead of that of this machine. ":                          {{"Postgres", time.Minute}},
+		"a clock is wrong: that of Redis is 2m0s ahead of that of Postgres. Correct it, and let all machines": {{"Postgres", -time.Minute}, {"Redis", time.Minute}},
+	} {
+		got := (&doctor{clocks: clocks}).compareClocks(t.Context())
+		if strings.TrimSpace(says) == "" {
+			heraldtest.Equal(t, "findings", len(got), 0)
+			continue
+		}
+		if len(got) != 1 || !strings.HasPrefix(got[0].Text, says) {
+			t.Errorf("%+v, want %q", got, says)
+		}
+	}
+}

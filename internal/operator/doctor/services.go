@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
@@ -99,6 +100,10 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 		return reportFailure("%v", err)
 	}
 	d.store = &operator.Session{Ledger: st, Records: records.New(st), Close: st.Close}
+	d.readClock(ctx, "Postgres", func(ctx context.Context) (time.Time, error) {
+		now, _, err := st.Clock(ctx)
+		return now, err
+	})
 	if err := cmp.Or(try(ctx, st.CheckWritable), try(ctx, st.CheckPooler)); err != nil {
 		return reportFailure("%v", err)
 	}
@@ -144,6 +149,7 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	defer q.Close()
 	err = try(ctx, q.Ping)
 	if err == nil {
+		d.readClock(ctx, "Redis", q.Clock)
 		lanes, _ := q.Lanes(ctx)
 		for _, tasks := range lanes {
 			d.tasks += tasks["pending"] + tasks["active"] + tasks["retry"]
