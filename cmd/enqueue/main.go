@@ -24,11 +24,13 @@ import (
 	"github.com/agentherald/herald/internal/base/buildinfo"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/alecthomas/kong"
 )
 
@@ -187,11 +189,39 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 	if err := c.open(ctx, cfg, wait, log); err != nil {
 		return nil, err
 	}
-	ic := intake.Config{Ledger: c.store, Sealer: c.sealer, Limits: backend.JobLimits(cfg), Logger: log}
+	ic := intake.Config{Ledger: c.store, Sealer: c.compareKeysets(ctx), Limits: backend.JobLimits(cfg), Logger: log}
 	if c.dispatcher != nil {
 		ic.Dispatcher = c.dispatcher
 	}
 	return intake.New(ic)
+}
+
+// comparedKeyset is a keyset that encrypts nothing if a running worker could not decrypt it. Then problem names the
+// worker.
+type comparedKeyset struct {
+	*secret.Keyset
+	problem error
+}
+
+func (k comparedKeyset) Seal(plain []byte, b secret.Binding) ([]byte, error) {
+	if k.problem != nil {
+		return nil, k.problem
+	}
+	return k.Keyset.Seal(plain, b)
+}
+
+// compareKeysets compares the keyset with those of the running workers. If none runs, every job is accepted, because
+// workers may start later. Jobs without secret headers are always accepted: they need no key.
+func (c *connection) compareKeysets(ctx context.Context) comparedKeyset {
+	k := comparedKeyset{Keyset: c.sealer}
+	workers, _ := records.New(c.store).Workers(ctx) // if Postgres fails, so does the commit of the jobs
+	for _, w := range workers {
+		if id := c.sealer.PrimaryID(); !w.HasKey(id) {
+			k.problem = fmt.Errorf("the worker on %s cannot decrypt them: its keyset lacks key %d, with which this "+
+				"one encrypts. Set HERALD_KEYSET to that of the workers", text.Printable(w.Host), id)
+		}
+	}
+	return k
 }
 
 func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) error {

@@ -12,9 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator/config"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -142,6 +146,10 @@ func reopen(t testing.TB, path string) *os.File {
 	return f
 }
 
+func feedbackWithHeaders(index int) string {
+	return strings.Replace(feedback(index), `"score"`, `"action":{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a.example/mcp","headers":{"X-Key":"pw1234"}}},"score"`, 1)
+}
+
 // TestRunPostgres runs the command on a real Postgres without Redis. The rows wait for a worker.
 func TestRunPostgres(t *testing.T) {
 	t.Parallel()
@@ -153,7 +161,7 @@ func TestRunPostgres(t *testing.T) {
 		return code, lines(stdout.String()), stderr.String()
 	}
 	poison := strings.Replace(feedback(3), `"score"`, "\"tag1\":\"a\\u0000b\xff\",\"meta\":{\"k\\u0000\":[\"\\ud800\",1e300]},\"score\"", 1)
-	withHeaders := strings.Replace(feedback(4), `"score"`, `"action":{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a.example/mcp","headers":{"X-Key":"pw1234"}}},"score"`, 1)
+	withHeaders := feedbackWithHeaders(4)
 	code, out, said := enqueue(strings.Join([]string{feedback(1), "x", feedback(2), poison, withHeaders, feedback(1), feedbackOf(2, 1)}, "\n"))
 	want := []string{"accepted", "refused", "accepted", "accepted", "accepted", "known", "conflict"}
 	if code != exitRefused || len(out) != len(want) {
@@ -176,6 +184,34 @@ func TestRunPostgres(t *testing.T) {
 		Scan(&rows, &repaired, &plain)
 	if err != nil || rows != 4 || repaired != 1 || plain != 0 {
 		t.Errorf("%d rows, %d of them repaired, %d with a secret in clear: %v", rows, repaired, plain, err)
+	}
+}
+
+// TestKeysetOfTheWorkers checks that secret headers are refused if a running worker could not decrypt them, and that jobs
+// without headers are accepted nevertheless.
+func TestKeysetOfTheWorkers(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.Postgres(t, postgres.Migrate)
+	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 2})
+	heraldtest.Must(t, err)
+	defer st.Close()
+	worker := records.Worker{ID: uuid.New(), Host: "host-7", Keys: []uint32{7}, SealsWith: 7}
+	heraldtest.Must(t, records.New(st).ReportWorker(t.Context(), worker))
+	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
+	enqueue := func(in string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), process{nil, environ, strings.NewReader(in), &stdout, &stderr}, connectIntake)
+		return code, stdout.String() + stderr.String()
+	}
+	if code, said := enqueue(feedback(1)); code != exitDone || !strings.Contains(said, "accepted ") {
+		t.Errorf("without headers: code %d: %s", code, said)
+	}
+	code, said := enqueue(feedbackWithHeaders(4))
+	heraldtest.Equal(t, "the exit code", code, exitFailed)
+	heraldtest.Contains(t, "the error", said, "the worker on host-7 cannot decrypt them: its keyset lacks key ", "Set HERALD_KEYSET to that of the workers")
+	heraldtest.Must(t, records.New(st).RemoveWorker(t.Context(), worker.ID))
+	if code, said = enqueue(feedbackWithHeaders(4)); code != exitDone || !strings.Contains(said, "accepted ") {
+		t.Errorf("without a running worker: code %d: %s", code, said)
 	}
 }
 
