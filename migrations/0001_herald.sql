@@ -64,7 +64,8 @@ CREATE TABLE herald.agent_hours (
     PRIMARY KEY (hour, chain_id, identity_registry, agent_id) INCLUDE (calls, failed)
 );
 
--- An agent's hour never decreases, so each hour is copied once. An existing row stays, so that no record fails.
+-- Each hour is copied once: an agent's hour decreases only after a clock was ahead. An existing row stays, so that no
+-- record fails.
 -- +goose StatementBegin
 CREATE FUNCTION herald.keep_agent_hour() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

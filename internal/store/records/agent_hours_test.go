@@ -72,6 +72,8 @@ func TestFailingAgents(t *testing.T) {
 	counts(5, 1, 100, 0)
 	counts(6, 2, 4, 4)
 	counts(6, 30, 99, 99)
+	counts(5, -48, 50, 50) // of a clock that was ahead
+	exec(t, s, `UPDATE herald.agents SET hour = now() + interval '26 hours', hour_calls = 9, hour_failed = 9 WHERE agent_id = 8`)
 	chain, other := uint64(8453), uint64(1)
 	for _, tt := range []struct {
 		f    records.AgentFilter
@@ -200,6 +202,19 @@ func TestCallsAreCounted(t *testing.T) {
 		records.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1}, P50Ms: ms(5), P95Ms: ms(9.5)})
 	heraldtest.Equal(t, "of now and before", callsSince(t, s, 4), records.CallSummary{Calls: 9, Failed: 5,
 		Failures: map[outcome.Reason]int{"timeout": 2, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(42.5), P95Ms: ms(60000)})
+}
+
+// TestHourOfAFastClock: while the clock of Postgres was ahead, calls were counted in an hour to come. Calls after the
+// correction of the clock are counted in their own hour, and lists do not contain the hour to come.
+func TestHourOfAFastClock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	recordNew(t, s, 1, delivered)
+	exec(t, s, `UPDATE herald.agents SET hour = hour + interval '30 days', hour_calls = 100`) // which also copies the hour before
+	for i := range 3 {
+		heraldtest.Equal(t, "calls of now", callsSince(t, s, 1).Calls, i+1)
+		recordNew(t, s, i+2, delivered)
+	}
 }
 
 // TestCallsAreCountedOnce: a lost claim counts nothing. A late success that ends the delivery and an adopted outcome

@@ -115,13 +115,15 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 // its row of herald.agents, those of earlier hours in herald.agent_hours.
 const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest(calls, 1) AS share FROM (
 	SELECT g.chain_id, g.identity_registry, g.agent_id, g.state,
-		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+		coalesce(h.calls, 0) +
+			CASE WHEN g.hour BETWEEN date_trunc('hour', now() - interval '24 hours', 'UTC') AND now()
 			THEN g.hour_calls ELSE 0 END AS calls,
-		coalesce(h.failed, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+		coalesce(h.failed, 0) +
+			CASE WHEN g.hour BETWEEN date_trunc('hour', now() - interval '24 hours', 'UTC') AND now()
 			THEN g.hour_failed ELSE 0 END AS failed
 	FROM herald.agents g LEFT JOIN (
 		SELECT chain_id, identity_registry, agent_id, sum(calls) AS calls, sum(failed) AS failed
-		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+		FROM herald.agent_hours WHERE hour BETWEEN date_trunc('hour', now() - interval '24 hours', 'UTC') AND now()
 		GROUP BY chain_id, identity_registry, agent_id) h
 		USING (chain_id, identity_registry, agent_id)) x) g`
 
@@ -190,7 +192,7 @@ func placeOf(sort, table string) string {
 const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents
 	CROSS JOIN LATERAL (
 	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, ` + latencyMiddles + `) b (n, middle)) l
-	WHERE hour >= now() - interval '24 hours' AND ms IS NOT NULL) g`
+	WHERE hour BETWEEN now() - interval '24 hours' AND now() AND ms IS NOT NULL) g`
 
 // AgentsNamed lists agents whose name has this beginning. It ignores case.
 func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (list []AgentRow, err error) {

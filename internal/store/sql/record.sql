@@ -52,8 +52,9 @@
 -- Counters: an outcome is counted once, in the hour in which it is recorded. A call is an attempt that sent a call, or
 -- that failed because of the agent; only the latter counts as failed, under its reason. failing_since is the time of
 -- the first failed call after a success. The agent's row has the counts of its last hour with a call. When a later hour
--- begins, the trigger keep_agent_hour copies them to agent_hours. The hour never decreases: a transaction that began in
--- an earlier hour but writes later is counted in the hour that the row has by then.
+-- begins, the trigger keep_agent_hour copies them to agent_hours. A transaction that began in an earlier hour but writes
+-- later is counted in the hour that the row has by then. A row with an hour after the next one is of a clock that was
+-- ahead: its counts are dropped, because it would get the counts of all calls until then.
 --
 -- The agent's epoch is raised once for @moved. It is not raised again before a success, or before another cause has
 -- raised it.
@@ -163,13 +164,13 @@ WITH locked AS MATERIALIZED (
                                 WHEN any_ok THEN now()
                                 ELSE coalesce(failing_since, now()) END,
            last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
-           hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
-           hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
-           hour_failed   = coalesce(cardinality(blamed), 0) + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
-           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN blamed IS NULL THEN '{}' ELSE
-                           (SELECT jsonb_object_agg(why, n + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END)
+           hour          = CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour ELSE this_hour END,
+           hour_calls    = calls + CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour_calls ELSE 0 END,
+           hour_failed   = coalesce(cardinality(blamed), 0) + CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour_failures ELSE '{}' END || CASE WHEN blamed IS NULL THEN '{}' ELSE
+                           (SELECT jsonb_object_agg(why, n + CASE WHEN hour BETWEEN this_hour AND next_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END)
                               FROM (SELECT why, count(*) AS n FROM unnest(blamed) b(why) GROUP BY why) x) END,
-           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
+           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour BETWEEN this_hour AND next_hour THEN
                            ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
                                 hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
                                 hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
@@ -205,7 +206,7 @@ WITH locked AS MATERIALIZED (
                          count(*) FILTER (WHERE latency = 9), count(*) FILTER (WHERE latency = 10),
                          count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
                          count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
-                   date_trunc('hour', now(), 'UTC') AS this_hour
+                   date_trunc('hour', now(), 'UTC') AS this_hour, date_trunc('hour', now() + interval '1 hour', 'UTC') AS next_hour
               FROM recorded
              WHERE NOT (@endpoints_of_jobs::boolean[])[nr] AND NOT again
                AND (status <> 'waiting' OR called OR agent_error IS NOT NULL OR (@stages::text[])[nr] NOT IN ('claim', 'check'))

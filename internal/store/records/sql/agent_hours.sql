@@ -14,5 +14,5 @@ SELECT h.hour, h.calls, h.failed, h.failures, h.latency
 UNION ALL
 SELECT hour, hour_calls, hour_failed, hour_failures, hour_latency
   FROM herald.agents
- WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND hour >= (SELECT since FROM period)
+ WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND hour BETWEEN (SELECT since FROM period) AND now()
  ORDER BY 1
