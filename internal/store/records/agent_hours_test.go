@@ -217,6 +217,23 @@ func TestHourOfAFastClock(t *testing.T) {
 	}
 }
 
+// TestFailuresOfAFastClock: an agent began to fail while the clock of Postgres was ahead. After the correction of the
+// clock, it fails since its next failure, so that alerts and disabling do not wait for that time.
+func TestFailuresOfAFastClock(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	failed := ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: true}
+	recordNew(t, s, 1, failed)
+	before := agentRow(t, s, 1).FailingSince
+	recordNew(t, s, 2, failed)
+	heraldtest.Equal(t, "the first failure", agentRow(t, s, 1).FailingSince.Equal(*before), true)
+	exec(t, s, `UPDATE herald.agents SET failing_since = now() + interval '30 days'`)
+	recordNew(t, s, 3, failed)
+	if since := agentRow(t, s, 1).FailingSince; since.After(value[time.Time](t, s, `SELECT now()`)) {
+		t.Errorf("it fails since %s", since)
+	}
+}
+
 // TestCallsAreCountedOnce: a lost claim counts nothing. A late success that ends the delivery and an adopted outcome
 // count once.
 func TestCallsAreCountedOnce(t *testing.T) {

@@ -162,7 +162,7 @@ WITH locked AS MATERIALIZED (
            failing_since = CASE WHEN rated IS NULL THEN failing_since
                                 WHEN (@agent_oks::boolean[])[rated] THEN NULL
                                 WHEN any_ok THEN now()
-                                ELSE coalesce(failing_since, now()) END,
+                                ELSE least(failing_since, now()) END, -- a clock may have been ahead
            last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
            hour          = CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour ELSE this_hour END,
            hour_calls    = calls + CASE WHEN calls = 0 OR hour BETWEEN this_hour AND next_hour THEN hour_calls ELSE 0 END,
