@@ -27,6 +27,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -214,6 +215,21 @@ func TestTokenMisuse(t *testing.T) {
 	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
 		t.Errorf("something was stored: %+v", got)
 	}
+}
+
+// TestTokenOfAnotherKeyset: no token is replaced by one that a running worker cannot decrypt.
+func TestTokenOfAnotherKeyset(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	set := []string{"token", "set", "8453:42", "--origin", "https://agent.example"}
+	d.answers(0, "is stored for", canary+"1", "", set...)
+	running := records.Worker{ID: uuid.New(), Host: "host-7", Keys: []uint32{d.keys().PrimaryID()}}
+	heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), running))
+	d.answers(0, "is stored for", canary+"2", "", set...)
+	running.Keys = []uint32{7}
+	heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), running))
+	d.answers(exitFailed, "nothing was stored: the worker on host-7 ("+running.ID.String()+") cannot decrypt it: its keyset lacks key ", canary+"3", "", set...)
+	heraldtest.Equal(t, "the stored token", d.reveals("8453:42")["https://agent.example"], "bearer Authorization "+canary+"2")
 }
 
 // TestTokenSetAsks checks that without --origin the command asks at the terminal, not on stdin.

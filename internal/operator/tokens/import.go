@@ -223,6 +223,9 @@ func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error 
 		return err
 	}
 	defer st.Close()
+	if err := checkWorkers(ctx, st, i.keys.PrimaryID()); err != nil {
+		return err
+	}
 	row := records.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good)}
 	what := map[string]any{"chain": i.ask.Chain, "rows": len(i.Rows)}
 	i.Audit, err = operator.RunAudited(ctx, st, row, what, func() (int64, error) {

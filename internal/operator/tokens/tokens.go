@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -98,6 +99,11 @@ func (c Change) auditFilter() map[string]any {
 // storeToken stores the token and its audit row, dispatches the released deliveries, and describes the result.
 func (c *Change) storeToken(ctx context.Context, st *operator.Session, t records.Token, actor, action,
 	what string) (err error) {
+	if key, ok := secret.KeyID(t.Ciphertext); ok {
+		if err := checkWorkers(ctx, st, key); err != nil {
+			return err
+		}
+	}
 	row := records.Audit{Actor: actor, Action: action, Matched: 1}
 	c.Audit, err = operator.RunAudited(ctx, st, row, c.auditFilter(), func() (int64, error) {
 		released, tasks, err := st.SetToken(ctx, t)
@@ -113,6 +119,20 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t records
 	c.Said = append(c.Said, fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %s released (audit %d)", what,
 		operator.DescribeAgent(t.Agent), stored.Destination(), stored.Sent(), until,
 		text.Count(c.Released, "held delivery was", "held deliveries were"), c.Audit))
+	return err
+}
+
+// checkWorkers returns an error if a running worker cannot decrypt what the key encrypts. It would hold the agent's
+// deliveries, also if it had a token that the new one replaces.
+func checkWorkers(ctx context.Context, st *operator.Session, key uint32) error {
+	workers, err := st.Workers(ctx)
+	for _, w := range workers {
+		if !w.HasKey(key) {
+			return fmt.Errorf("nothing was stored: the worker on %s (%s) cannot decrypt it: its keyset lacks key %d, "+
+				"with which this one encrypts. Set HERALD_KEYSET to that of the workers. A worker that was killed "+
+				"counts for %s", text.Printable(w.Host), w.ID, key, ledger.WorkerGone)
+		}
+	}
 	return err
 }
 
