@@ -50,7 +50,7 @@ func (o *Operator) ParseRef(r AgentRef) (erc8004.Agent, error) {
 	}
 	switch {
 	case problem != "":
-		return erc8004.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
+		return erc8004.Agent{}, NewMisuseOf("registry", "%q is not an address with the right checksum", r.Registry)
 	case registry == common.Address{} && r.Registry == "":
 		return erc8004.Agent{}, NewMisuse("the IdentityRegistry of chain %[1]d is not known: name it with --registry, "+
 			"or set IDENTITY_REGISTRY_%[1]d", g.ChainID)

@@ -477,6 +477,8 @@ func TestMoves(t *testing.T) {
 func TestAgents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	wrong := call[api.ErrorAnswer](w, 400, "GET", "/v1/agents/8453:1?registry=x", "")
+	heraldtest.Equal(t, "the wrong parameter", wrong.Error.Field, "registry")
 	for i := range 3 {
 		w.enqueue(i+1, 1)
 	}
