@@ -55,6 +55,10 @@ func TestAnswers(t *testing.T) {
 		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), outcome.Unknown},
 		"-32602":                  {refuses(-32602), outcome.SchemaMismatch},
 		"any other JSON-RPC code": {refuses(7), outcome.ServerError},
+		"a page to any request": {onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			_, _ = io.WriteString(w, "<!doctype html><title>Your app is starting</title>")
+			return true
+		}), outcome.ConnectFailed},
 	}
 	for want, codes := range map[outcome.Reason][]int{outcome.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, outcome.ServerError: {-32603, -32000}} {
 		for _, code := range codes {

@@ -287,11 +287,10 @@ func classifyCall(call *mcpcall.CallError) outcome.Reason {
 // the agent answered input_required, the reason is rate_limited if Herald only has to wait, and bad_response otherwise.
 // If the agent did not, and at least a part of the request was written, the reason is outcome_unknown. If nothing was
 // written, the error decides: timeout, internal_error (this process cancelled the request), bad_response (the handshake
-// or the tool list is invalid), or connect_failed for all others.
+// or the tool list is too long), or connect_failed for all others, such as a page instead of a handshake.
 func classifyUnanswered(call *mcpcall.CallError) outcome.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
-	var bad *mcpcall.BadAnswerError
 	switch {
 	case errors.As(call.Err, &input) && input.Later:
 		return outcome.RateLimited
@@ -303,9 +302,10 @@ func classifyUnanswered(call *mcpcall.CallError) outcome.Reason {
 		return outcome.Timeout
 	case errors.Is(call.Err, context.Canceled):
 		return outcome.InternalError // this process cancelled the request
-	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
-		return outcome.BadResponse // the agent's handshake or list of tools is invalid, and will be again
+	case errors.As(call.Err, &large):
+		return outcome.BadResponse // the agent's handshake or list of tools is too long, and will be again
 	}
+	// Hosts that start or update an agent, or let it sleep, answer a page with status 200 instead, like 404 of others.
 	return outcome.ConnectFailed
 }
 
