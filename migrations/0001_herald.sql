@@ -12,7 +12,7 @@ CREATE TABLE herald.agents (
     agent_id          numeric(78,0) NOT NULL,
     epoch             bigint        NOT NULL DEFAULT 0,    -- raised when cached data about the agent may be stale
     raised_epoch      bigint,                              -- epoch that a failure raised; null: it has succeeded since
-    enabled           boolean       NOT NULL DEFAULT true, -- false holds its deliveries (agent_disabled)
+    enabled           boolean       NOT NULL DEFAULT true, -- false holds its deliveries (agent_disabled); state is disabled then
     policy            jsonb         NOT NULL DEFAULT '{}', -- the operator's policy of the agent
     own_policy        jsonb         NOT NULL DEFAULT '{}', -- the agent's own, which only reduces what the operator's permits
     endpoint          text,                                -- of the last delivery
@@ -39,10 +39,12 @@ CREATE TABLE herald.agents (
     PRIMARY KEY (chain_id, identity_registry, agent_id)
 );
 
--- The parts in which alerts read the failing and the disabled agents. An update that changes neither failing_since nor
--- enabled writes neither index.
+-- The parts in which alerts read the failing and the disabled agents, and the lists and counts of agents by state.
+-- Strangers can make many agents, so no list may read all. An update that changes neither failing_since nor state writes
+-- neither index. Queries repeat the second condition, which all rows meet: otherwise Postgres could choose the index
+-- agents_state to find an agent by its key, and read all of it.
 CREATE INDEX agents_failing ON herald.agents (chain_id, identity_registry, agent_id) WHERE failing_since IS NOT NULL;
-CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
+CREATE INDEX agents_state ON herald.agents (state, chain_id, identity_registry, agent_id) WHERE (state || '') <> '';
 -- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
 CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops);
 -- Agents whose order is switched off.

@@ -108,8 +108,7 @@ type AgentPage struct {
 
 // ListAgents lists agents for which a delivery was accepted.
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
-	states := []string{"pending", records.StateConnected, records.StateNeedsAuth, records.StateFailed, "disabled"}
-	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
+	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, records.AgentStates()),
 		checkWord("sort", f.Sort, []string{records.SortFailing, records.SortSlow}))
 	if err != nil {
 		return page, err

@@ -139,7 +139,7 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 		n.addCondition("g.agent_id =", f.AgentID)
 	}
 	if f.State != "" {
-		n.addCondition("g.state =", f.State)
+		n.addCondition("(g.state || '') <> '' AND g.state =", f.State) // uses the index agents_state
 	}
 	place := placeOf(f.Sort, "g")
 	if f.After != nil {
@@ -275,11 +275,18 @@ func markNotDisabled(a erc8004.Agent) func(context.Context, pgx.Tx) error {
 	}
 }
 
-// CountAgents counts the rows of herald.agents by AgentRow.State. A state that no agent has is missing in counts.
+// maxCountedAgents bounds the agents that CountAgents counts of each state.
+const maxCountedAgents = 1_000_000
+
+// CountAgents counts the rows of herald.agents by AgentRow.State, each up to maxCountedAgents. A state that no agent
+// has is missing in counts.
 func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "count agents")
 	defer end()
-	rows, _ := s.db.Conns.Query(ctx, `SELECT state, count(*) FROM herald.agents GROUP BY state`)
+	rows, _ := s.db.Conns.Query(ctx, `SELECT s.state, n FROM unnest($1::text[]) s (state) CROSS JOIN LATERAL (
+		SELECT count(*) AS n FROM (SELECT FROM herald.agents
+			WHERE state = s.state AND (state || '') <> '' LIMIT $2) x) c WHERE n > 0`,
+		AgentStates(), maxCountedAgents)
 	return collectMap[string, int64](rows)
 }
 

@@ -191,6 +191,26 @@ func TestListPlansOfABurst(t *testing.T) {
 	asked.expectReads(t, s, "the count of another agent", 1500)
 }
 
+// TestPlansOfManyAgents: strangers make thousands of agents. A list of those in another state, and the counts by state,
+// do not read their rows.
+func TestPlansOfManyAgents(t *testing.T) {
+	t.Parallel()
+	s, asked := newLoggedStore(t)
+	execScript(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state)
+		SELECT 8453, '0xaa', n, CASE n WHEN 4000 THEN 'needs_auth' ELSE 'failed' END FROM generate_series(1, 5000) n`)
+	execScript(t, s, "VACUUM ANALYZE herald.agents")
+	asked.take()
+	list, err := s.Agents(t.Context(), records.AgentFilter{State: records.StateNeedsAuth})
+	if err != nil || len(list) != 1 || list[0].AgentID != "4000" {
+		t.Errorf("%d agents, %v", len(list), err)
+	}
+	asked.expectReads(t, s, "the list", 10)
+	counts, err := s.CountAgents(t.Context())
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the counts", counts, map[string]int64{records.StateFailed: 4999, records.StateNeedsAuth: 1})
+	asked.expectReads(t, s, "the count", 600)
+}
+
 // TestHeldOfADisabledAgent: ReleaseEnabled reads few of the many held deliveries of an agent that is disabled.
 func TestHeldOfADisabledAgent(t *testing.T) {
 	t.Parallel()
@@ -220,7 +240,7 @@ func explainRead(t *testing.T, s storetest.Postgres, q pgx.TraceQueryStartData) 
 			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
 		case string, fmt.Stringer:
 			values = append(values, fmt.Sprintf("'%s'", arg))
-		case []outcome.Status:
+		case []outcome.Status, []string:
 			values = append(values, fmt.Sprintf("'{%s}'", strings.Trim(strings.ReplaceAll(fmt.Sprint(arg), " ", ","), "[]")))
 		case int, int64, uint64:
 			values = append(values, fmt.Sprint(arg))

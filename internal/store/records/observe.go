@@ -21,6 +21,11 @@ const (
 	StateFailed    = "failed"     // the last contact failed because of the agent
 )
 
+// AgentStates returns every value of AgentRow.State.
+func AgentStates() []string {
+	return []string{StatePending, StateConnected, StateNeedsAuth, StateFailed, StateDisabled}
+}
+
 // AgentObservation is the result of a contact with an agent's server that was not made for a delivery, for example by
 // `worker agent probe`. Empty fields do not change the stored values. ObserveAgent makes strings storable (valid UTF-8
 // without NUL) and cuts long ones.

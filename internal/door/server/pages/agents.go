@@ -36,7 +36,7 @@ type agentsPage struct {
 func (p *Pages) listAgents(r *request) (answer, error) {
 	q := r.URL.Query()
 	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"), Sort: q.Get("sort"),
-		States: []string{"pending", records.StateConnected, records.StateNeedsAuth, records.StateFailed, "disabled"}}
+		States: records.AgentStates()}
 	if agent := q.Get("agent"); agent != "" {
 		return answer{location: "/agents/" + url.PathEscape(agent)}, nil
 	}

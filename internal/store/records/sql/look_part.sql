@@ -12,7 +12,7 @@ SELECT chain_id, identity_registry, agent_id::text
           ORDER BY chain_id, identity_registry, agent_id OFFSET $4 LIMIT 1)
          UNION ALL
         (SELECT chain_id, identity_registry, agent_id FROM herald.agents
-          WHERE NOT enabled AND (chain_id, identity_registry, agent_id) > ($1, $2, $3::text::numeric)
+          WHERE state = 'disabled' AND (state || '') <> '' AND (chain_id, identity_registry, agent_id) > ($1, $2, $3::text::numeric)
           ORDER BY chain_id, identity_registry, agent_id OFFSET $4 LIMIT 1)
          UNION ALL
         (SELECT chain_id, identity_registry, agent_id FROM herald.alerted_agents

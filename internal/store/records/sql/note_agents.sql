@@ -25,7 +25,7 @@ WITH trouble AS (
     UNION ALL
     SELECT g.chain_id, g.identity_registry, g.agent_id, 'disabled', g.failing_since, g.state
       FROM herald.agents g
-     WHERE NOT g.enabled
+     WHERE NOT g.enabled AND g.state = 'disabled' AND (g.state || '') <> '' -- the row or the servers file disables an agent of that state
        AND (g.chain_id, g.identity_registry, g.agent_id) > ($3, $4, $5::text::numeric)
        AND (g.chain_id, g.identity_registry, g.agent_id) <= ($6, $7, $8::text::numeric)
 ), news AS (
