@@ -233,6 +233,9 @@ CREATE INDEX work_behind ON herald.work (order_hash, (CASE kind WHEN 'ResponseAp
     WHERE (place || reason) = 'waitingbehind_earlier';
 -- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
 CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
+-- Held deliveries by reason. Strangers can make many: those of an agent that requires a credential are held. Queries repeat
+-- the expression. Only held deliveries write this index.
+CREATE INDEX work_held ON herald.work (reason, chain_id, identity_registry, agent_id) WHERE (place || '') = 'held';
 -- The lists of operators, and expiry.
 CREATE INDEX work_seq ON herald.work (seq);
 

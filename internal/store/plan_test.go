@@ -72,7 +72,7 @@ var groupStatements = map[string]groupStatement{
 	"lost_leases":   {statements.Text("lost_leases"), `500`, []usedIndex{byPlace}},
 	"lost_before":   {statements.Text("lost_before"), `now(), 500`, []usedIndex{byPlace}},
 	"overdue":       {statements.Text("overdue"), `'15 s', md5('1')::uuid, 500`, []usedIndex{byPlace}},
-	"release":       {statements.Text("release"), `'{1}', true, 500`, []usedIndex{byPlace}},
+	"release":       {statements.Text("release"), `'{1}', true, 500`, []usedIndex{{`work_held`, `reason = `}}},
 	"forget":        {statements.Text("forget_transfers"), `8453, '{0xaa}', '', 1000, 1001`, []usedIndex{{`agent_transfers_block`, `block_number >= `}}},
 }
 

@@ -239,29 +239,43 @@ func (s *Store) EnableAgent(ctx context.Context, a erc8004.Agent,
 func (s *Store) ReleaseEnabled(ctx context.Context,
 	except func(erc8004.Agent) bool) (released int, tasks []ledger.Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
-	agents, err := s.listHeldDisabled(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
-	for _, a := range agents {
-		if except != nil && except(a) {
-			continue
+	var last erc8004.Agent
+	for {
+		agents, enabled, err := s.listHeldDisabled(ctx, last)
+		if err != nil || len(agents) == 0 {
+			return released, tasks, err
 		}
-		n, more, err := s.ledger.ReleaseAfter(ctx, a, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(a))
-		released, tasks = released+n, append(tasks, more...)
-		if err != nil {
-			return released, tasks, fmt.Errorf("agent %s: %w", a, err)
+		for i, a := range agents {
+			if last = a; !enabled[i] || except != nil && except(a) {
+				continue
+			}
+			n, more, err := s.ledger.ReleaseAfter(ctx, a, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(a))
+			released, tasks = released+n, append(tasks, more...)
+			if err != nil {
+				return released, tasks, fmt.Errorf("agent %s: %w", a, err)
+			}
 		}
 	}
-	return released, tasks, nil
 }
 
-// listHeldDisabled lists the enabled agents that have deliveries held because the agent was disabled (agent_disabled).
-func (s *Store) listHeldDisabled(ctx context.Context) ([]erc8004.Agent, error) {
+// maxHeldDisabled bounds the agents that listHeldDisabled reads. Strangers can make many agents that Herald disables.
+const maxHeldDisabled = 5000
+
+// listHeldDisabled lists the next maxHeldDisabled agents after an agent that have deliveries held because the agent was
+// disabled (agent_disabled), and whether each agent is enabled now.
+func (s *Store) listHeldDisabled(ctx context.Context, after erc8004.Agent) (agents []erc8004.Agent, enabled []bool,
+	err error) {
 	ctx, cancel := s.db.WithDeadline(ctx)
 	defer cancel()
-	rows, _ := s.db.Conns.Query(ctx, statements.Text("held_disabled"))
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("held_disabled"), after.ChainID, after.Registry,
+		cmp.Or(after.ID, "0"), maxHeldDisabled)
+	var a erc8004.Agent
+	var e bool
+	_, err = pgx.ForEachRow(rows, []any{&a.ChainID, &a.Registry, &a.ID, &e}, func() error {
+		agents, enabled = append(agents, a), append(enabled, e)
+		return nil
+	})
+	return agents, enabled, err
 }
 
 // markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the

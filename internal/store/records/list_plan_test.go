@@ -226,6 +226,35 @@ func TestHeldOfADisabledAgent(t *testing.T) {
 		t.Errorf("%d released, %v", n, err)
 	}
 	asked.expectReads(t, s, "the release", 100)
+
+	execScript(t, s, "UPDATE herald.work SET reason = 'auth_required'")
+	execScript(t, s, "VACUUM herald.work")
+	asked.take()
+	if n, _, err := s.ReleaseEnabled(t.Context(), nil); n != 0 || err != nil {
+		t.Errorf("%d released, %v", n, err)
+	}
+	released, err := s.Release(t.Context(), []uint64{8453}, true, 500)
+	if len(released) != 0 || err != nil {
+		t.Errorf("%d released, %v", len(released), err)
+	}
+	asked.expectReads(t, s, "a release for other reasons", 5)
+}
+
+// TestReleaseBehindManyDisabledAgents: one look does not read all agents with held deliveries that are disabled. The
+// agents behind them are released too.
+func TestReleaseBehindManyDisabledAgents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	execScript(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled, state)
+		SELECT 8453, '0xaa', n, n IN (1, 5500), 'disabled' FROM generate_series(1, 5500) n;
+		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_seq)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', n, n FROM generate_series(1, 5500) n;
+		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, key, order_seq, 'held', 'agent_disabled' FROM herald.history`)
+	n, tasks, err := s.ReleaseEnabled(t.Context(), nil)
+	if n != 2 || len(toRun(tasks)) != 2 || err != nil {
+		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
+	}
 }
 
 // explainRead runs a statement with the plan that the store's connections use, and returns how many rows it read.
@@ -240,7 +269,7 @@ func explainRead(t *testing.T, s storetest.Postgres, q pgx.TraceQueryStartData) 
 			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
 		case string, fmt.Stringer:
 			values = append(values, fmt.Sprintf("'%s'", arg))
-		case []outcome.Status, []string:
+		case []outcome.Status, []string, []int64:
 			values = append(values, fmt.Sprintf("'{%s}'", strings.Trim(strings.ReplaceAll(fmt.Sprint(arg), " ", ","), "[]")))
 		case int, int64, uint64:
 			values = append(values, fmt.Sprint(arg))

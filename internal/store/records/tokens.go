@@ -187,7 +187,7 @@ func (s *Store) AgentTokens(ctx context.Context, a erc8004.Agent) (tokens []Toke
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.work
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`,
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND (place || '') = 'held' AND reason = $4)`,
 		a.ChainID, a.Registry, a.ID, outcome.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.db.Conns.SendBatch(ctx, b).Close()

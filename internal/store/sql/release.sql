@@ -7,6 +7,7 @@
 UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
        delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
  WHERE id = ANY(ARRAY(SELECT id FROM herald.work
-                       WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
+                       WHERE (place || '') = 'held' AND reason IN ('chain_unconfigured', 'gateway_unconfigured') -- uses the index work_held
+                         AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
                        ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED)) -- with plain seq, Postgres might choose work_seq
 RETURNING id, dispatch
