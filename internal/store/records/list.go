@@ -433,12 +433,12 @@ type Stuck struct {
 // overdueAfter is how long a delivery must be late before ListStuck counts it as overdue.
 const overdueAfter = time.Minute
 
-// ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, at least overdueAfter
-// ago, its wait ended, its task was due but was not claimed, or its lease expired.
+// ListStuck counts held and overdue deliveries, by status and reason, up to half of maxDepth each. A delivery is
+// overdue if, at least overdueAfter ago, its wait ended, its task was due but was not claimed, or its lease expired.
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "count held and overdue deliveries")
 	defer end()
-	rows, _ := s.db.Conns.Query(ctx, statements.Text("stuck"), overdueAfter)
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("stuck"), overdueAfter, maxDepth/2)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 

@@ -211,6 +211,27 @@ func TestPlansOfManyAgents(t *testing.T) {
 	asked.expectReads(t, s, "the count", 600)
 }
 
+// TestCountsAreBounded: the counts of open deliveries for metrics, pages and doctor stop at a number, because strangers
+// can make very many.
+func TestCountsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	execScript(t, s, fillLists)
+	execScript(t, s, `UPDATE herald.work SET next_attempt_at = now() - interval '1 hour' WHERE status = 'waiting';
+		UPDATE herald.work SET handed_at = now() - interval '1 hour' WHERE status = 'queued' AND order_seq % 200 = 19;
+		UPDATE herald.work SET reason = 'agent_disabled' WHERE status = 'held' AND order_seq % 400 = 17`)
+	for name, most := range map[string]string{"10": "held 10, queued 15, waiting 10", "10000": "held 400, queued 200, waiting 400"} {
+		heraldtest.Equal(t, "the depth up to "+name, value[string](t, s, fmt.Sprintf(`SELECT string_agg(concat_ws(' ', status, n), ', ' ORDER BY status)
+			FROM (%s) x (status, n, late)`, strings.ReplaceAll(records.Statements.Text("depth"), "$1", name))), most)
+	}
+	for name, most := range map[string]string{"60": "held agent_disabled 50, held auth_required 60, queued 60, waiting timeout 60",
+		"10000": "held agent_disabled 50, held auth_required 350, queued 100, waiting timeout 400"} {
+		stuck := strings.NewReplacer("$1", "'1 minute'", "$2", name).Replace(records.Statements.Text("stuck"))
+		heraldtest.Equal(t, "what is stuck, up to "+name, value[string](t, s, fmt.Sprintf(`SELECT string_agg(concat_ws(' ', status, nullif(reason, ''), n),
+			', ' ORDER BY status, reason) FROM (%s) x (status, reason, n)`, stuck)), most)
+	}
+}
+
 // TestHeldOfADisabledAgent: ReleaseEnabled reads few of the many held deliveries of an agent that is disabled.
 func TestHeldOfADisabledAgent(t *testing.T) {
 	t.Parallel()
