@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -47,9 +46,9 @@ func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 		"statuses":       column(group, func(q q) string { return string(q.outcome.Status) }),
 		"delays":         column(group, func(q q) time.Duration { return q.outcome.Delay }),
 		"stages":         column(group, func(q q) string { return storable.Text(q.outcome.Stage, storable.MaxName) }),
-		"step_us":        column(group, func(q q) *string { return formatStepTimes(q.outcome.StepMicros) }),
+		"step_us":        column(group, func(q q) *string { return storable.Integers(q.outcome.StepMicros) }),
 		"registrations":  column(group, func(q q) []byte { return q.outcome.Registration.Encode() }),
-		"file_disagrees": column(group, func(q q) []byte { return encodeNames(q.outcome.FileDisagrees) }),
+		"file_disagrees": column(group, func(q q) []byte { return storable.EncodedNames(q.outcome.FileDisagrees) }),
 
 		"tasks":             flag(func(o *ledger.Outcome) bool { return o.Task }),
 		"anews":             flag(func(o *ledger.Outcome) bool { return o.Anew }),
@@ -77,32 +76,4 @@ func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
 		"server_infos": side(func(o *ledger.Outcome) json.RawMessage { return o.ServerInfo }),
 		"tools":        side(func(o *ledger.Outcome) json.RawMessage { return o.Tools }),
 	}
-}
-
-// encodeNames returns the names of list in storable form (storable.Names) as JSON, or nil for none.
-func encodeNames(list []string) []byte {
-	names := storable.Names(list)
-	if names == nil {
-		return nil
-	}
-	encoded, _ := json.Marshal(names) // strings cannot fail
-	return encoded
-}
-
-// formatStepTimes returns the times as the text of a Postgres integer[], or nil for nil. record.sql gets the arrays of
-// a group as texts, because Postgres has no array of arrays with different lengths.
-func formatStepTimes(micros []int32) *string {
-	if micros == nil {
-		return nil
-	}
-	text := make([]byte, 0, 2+8*len(micros))
-	text = append(text, '{')
-	for i, us := range micros {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = strconv.AppendInt(text, int64(us), 10)
-	}
-	out := string(append(text, '}'))
-	return &out
 }

@@ -18,12 +18,24 @@ import (
 // ExpireLeases ends the claims of at most limit running deliveries whose lease has expired. attempts is the number of
 // attempts in a budget. A delivery that has used its budget becomes dead (outcome_unknown). The others return to their
 // agents' backlogs. ExpireLeases returns the number of all these deliveries (n), and the number of those that became
-// dead.
+// dead. A call reads a part of the agents, and the next call continues after it, also after an error: a transaction may
+// lock an agent for long.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
-	defer postgres.WrapError(&err, "take back deliveries whose lease ran out")
-	found, err := s.findRows(ctx, statements.Text("lost_leases"), limit)
+	ctx, end := s.StartCall(ctx, &err, "take back deliveries whose lease ran out")
+	defer end()
+	after, _ := s.leases.Load().(erc8004.Agent)
+	part := ledger.AgentRange{After: after}
+	rows, _ := s.Conns.Query(ctx, statements.Text("lease_part"), append(part.Arguments()[:3], s.leasePart-1)...)
+	part.Last, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[erc8004.Agent])
+	if err = postgres.NoRows(err, nil); err != nil {
+		return 0, 0, err
+	}
+	found, err := s.findRows(ctx, statements.Text("lost_leases"), append([]any{limit}, part.Arguments()...)...)
 	if err == nil && len(found.ids) > 0 {
 		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, statements.Text("expire_leases"), found.ids, attempts)
+	}
+	if len(found.ids) < limit { // otherwise the part may have more
+		s.leases.Store(part.Last)
 	}
 	return n, dead, err
 }
@@ -173,16 +185,26 @@ func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 }
 
 // Backlog dispatches the next deliveries of at most limit agents that have a backlog and fewer than
-// MaxDispatchedPerAgent dispatched deliveries.
+// MaxDispatchedPerAgent dispatched deliveries. Like ExpireLeases, it reads a part of the agents.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch a backlog")
 	defer end()
-	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), ledger.MaxDispatchedPerAgent, limit)
-	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
-	if err != nil || len(agents) == 0 {
-		return nil, err
+	after, _ := s.line.Load().(erc8004.Agent)
+	for {
+		rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), append([]any{ledger.MaxDispatchedPerAgent, limit},
+			append(ledger.AgentRange{After: after}.Arguments()[:3], s.linePart)...)...)
+		agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
+		switch {
+		case err != nil || len(agents) == 0 && after == erc8004.Agent{}:
+			return nil, err
+		case len(agents) == 0:
+			after = erc8004.Agent{} // all agents were read: begin again
+		default:
+			s.line.Store(agents[len(agents)-1])
+			found := foundRows{agents: agents}
+			return s.changeAgents(ctx, found, true, func(context.Context, pgx.Tx) error { return nil })
+		}
 	}
-	return s.changeAgents(ctx, foundRows{agents: agents}, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
 // Overdue lists at most limit tasks that were due at least the given time ago (late) and are not claimed, sorted by

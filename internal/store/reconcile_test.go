@@ -81,3 +81,40 @@ func TestLostLeaseGivesUpItsTurn(t *testing.T) {
 		})
 	}
 }
+
+// TestReconcilesInParts: ExpireLeases and Backlog read a part of the agents in a call, because strangers can make very
+// many. The next calls read the others, and then the first ones again.
+func TestReconcilesInParts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.leasePart, s.linePart = 2, 2
+	var first, last []ledger.Task
+	for _, agent := range []int{1, 2, 3, 10, 11} { // as text, they have another order
+		_, tasks := accept(t, s, feedbacks(agent, 1, ledger.MaxDispatchedPerAgent+1)...)
+		first, last = append(first, tasks[0]), append(last, tasks[1])
+	}
+	expire := func(limit int) (n int) {
+		t.Helper()
+		n, _, err := s.ExpireLeases(t.Context(), limit, 11)
+		heraldtest.Must(t, err)
+		return n
+	}
+	backlog := func() (n int) {
+		t.Helper()
+		tasks, err := s.Backlog(t.Context(), 100)
+		heraldtest.Must(t, err)
+		return len(tasks)
+	}
+	// The third call finds no more agents below the limit, and reads the first ones again.
+	heraldtest.Equal(t, "dispatched while all places are taken", []int{backlog(), backlog(), backlog(), backlog()}, []int{0, 0, 0, 0})
+	for _, task := range []ledger.Task{first[0], last[0], first[4]} {
+		claim(t, s, task)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE status = 'running'`)
+	// A part has all deliveries of its agents. A call whose limit is reached does not leave its part.
+	heraldtest.Equal(t, "expired", []int{expire(1), expire(1), expire(1), expire(9), expire(9), expire(9), expire(9)}, []int{1, 1, 0, 0, 0, 0, 1})
+	heraldtest.Equal(t, "dispatched", []int{backlog(), backlog(), backlog(), backlog()}, []int{1, 2, 0, 0})
+	claim(t, s, first[1])
+	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE status = 'running'`)
+	heraldtest.Equal(t, "expired again", []int{expire(9), expire(9), expire(9)}, []int{0, 0, 1})
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"embed"
+	"sync/atomic"
 
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store/coalescer"
@@ -46,6 +47,9 @@ type Store struct {
 	order   func() string                                        // UseOrder
 	claims  *coalescer.Coalescer[claimRequest, *ledger.Claim]    // groups claims
 	records *coalescer.Coalescer[recordRequest, ledger.Recorded] // groups plain outcomes
+
+	leases, line        atomic.Value // erc8004.Agent: the last agent that ExpireLeases and Backlog read
+	leasePart, linePart int          // how many dispatched deliveries, and how many agents, a call of them reads
 }
 
 // UseOrder sets the order of the default policy: order returns a value of Policy.Order, or "" for that of StrictOrder.
@@ -75,7 +79,7 @@ func Open(cfg postgres.Config) (*Store, error) {
 
 // New returns a ledger on the pool. Its Close closes the pool.
 func New(pool *postgres.Pool) *Store {
-	s := &Store{Pool: pool, Table: cursor.New(pool)}
+	s := &Store{Pool: pool, Table: cursor.New(pool), leasePart: 200_000, linePart: 10_000}
 	s.claims = coalescer.New(coalescer.Config[claimRequest, *ledger.Claim]{
 		Flush: s.claimGroup, Single: s.claimAlone, Min: 1})
 	s.records = coalescer.New(coalescer.Config[recordRequest, ledger.Recorded]{

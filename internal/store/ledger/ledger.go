@@ -9,9 +9,12 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
+	"math"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/google/uuid"
 )
 
@@ -61,3 +64,17 @@ type Vanished struct {
 
 // WorkerGone is how long a worker counts as running after its last report (ReportVerified, records.ReportWorker).
 const WorkerGone = time.Minute
+
+// AgentRange is a part of all agents: those after an agent, up to the last one. A statement that reads all would take
+// too long once strangers have made many. A zero Last: all agents after After.
+type AgentRange struct{ After, Last erc8004.Agent }
+
+// Arguments returns the range as arguments of a statement.
+func (r AgentRange) Arguments() []any {
+	after, last := r.After, r.Last
+	if last == (erc8004.Agent{}) {
+		last.ChainID = math.MaxInt64
+	}
+	return []any{after.ChainID, after.Registry, cmp.Or(after.ID, "0"), last.ChainID, last.Registry,
+		cmp.Or(last.ID, "0")}
+}

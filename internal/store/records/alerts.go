@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -67,19 +66,6 @@ type Looked struct {
 	Last     erc8004.Agent   // the last agent of the part; zero: the next call begins with the first agents again
 }
 
-// agentRange is a part of all agents: those after an agent, up to the last one.
-type agentRange struct{ after, last erc8004.Agent }
-
-// listArguments returns the range as arguments of a statement.
-func (r agentRange) listArguments() []any {
-	after, last := r.after, r.last
-	if last == (erc8004.Agent{}) {
-		last.ChainID = math.MaxInt64
-	}
-	return []any{after.ChainID, after.Registry, cmp.Or(after.ID, "0"), last.ChainID, last.Registry,
-		cmp.Or(last.ID, "0")}
-}
-
 const (
 	maxLookAgents   = 500      // agents with new problems that one LookForNews reports, and agents that it disables
 	defaultLookPart = 5000     // LookConfig.Part
@@ -107,7 +93,7 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err 
 	}
 	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter, part)
 	if err != nil {
-		return Looked{Last: part.last}, err
+		return Looked{Last: part.Last}, err
 	}
 	err = pgx.BeginFunc(ctx, s.db.Conns, func(tx pgx.Tx) error {
 		var news []News
@@ -120,7 +106,7 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err 
 		for i := range news {
 			news[i].ByHerald = news[i].Kind == AgentDisabled && slices.Contains(l.Disabled, news[i].Agent)
 		}
-		if l.Last = part.last; max(len(news), len(l.Disabled)) >= maxLookAgents {
+		if l.Last = part.Last; max(len(news), len(l.Disabled)) >= maxLookAgents {
 			l.Last = cfg.After // the part may have more news
 		}
 		ended, err := takeMishaps(ctx, tx, cfg.Pause)
@@ -137,30 +123,30 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (l Looked, err 
 		return err
 	})
 	if err != nil {
-		return Looked{Last: part.last}, err
+		return Looked{Last: part.Last}, err
 	}
 	return l, nil
 }
 
 // findPart returns the part of the agents that follows an agent and has at most most agents of each kind (look_part).
-func (s *Store) findPart(ctx context.Context, after erc8004.Agent, most int) (agentRange, error) {
+func (s *Store) findPart(ctx context.Context, after erc8004.Agent, most int) (ledger.AgentRange, error) {
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("look_part"), after.ChainID, after.Registry, cmp.Or(after.ID, "0"),
 		most-1)
 	last, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[erc8004.Agent])
 	if errors.Is(err, pgx.ErrNoRows) { // the part has all remaining agents
 		err = nil
 	}
-	return agentRange{after: after, last: last}, err
+	return ledger.AgentRange{After: after, Last: last}, err
 }
 
 // listAgentsToDisable lists at most maxLookAgents enabled agents of a part whose calls have all failed for at least
 // failingFor. If failingFor is 0, it lists none.
 func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier, failingFor time.Duration,
-	part agentRange) ([]erc8004.Agent, error) {
+	part ledger.AgentRange) ([]erc8004.Agent, error) {
 	if failingFor <= 0 {
 		return nil, nil
 	}
-	args := append([]any{failingFor, maxLookAgents}, part.listArguments()...)
+	args := append([]any{failingFor, maxLookAgents}, part.Arguments()...)
 	rows, _ := q.Query(ctx, statements.Text("agents_to_disable"), args...)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 }
@@ -168,7 +154,7 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier, fai
 // disableFailing locks the candidates, which listAgentsToDisable returned earlier, and calls listAgentsToDisable again.
 // It disables the candidates that are still listed, inserts an audit row for each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8004.Agent,
-	failingFor time.Duration, part agentRange) (disabled []erc8004.Agent, err error) {
+	failingFor time.Duration, part ledger.AgentRange) (disabled []erc8004.Agent, err error) {
 	if len(candidates) == 0 {
 		return nil, nil
 	}
@@ -203,9 +189,9 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8
 // changes in herald.alerted_agents, so that later calls skip them. An enabled agent fails if its last calls, at least
 // two, have failed, and the first of these failed at least failingAfter ago. noteAgents returns at most maxLookAgents
 // failing and disabled agents, and all agents that recovered.
-func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration, part agentRange) ([]News, error) {
+func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration, part ledger.AgentRange) ([]News, error) {
 	now := time.Now()
-	args := append([]any{failingAfter, maxLookAgents}, part.listArguments()...)
+	args := append([]any{failingAfter, maxLookAgents}, part.Arguments()...)
 	rows, _ := tx.Query(ctx, statements.Text("note_agents"), args...)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n News, err error) {
 		n.At = now

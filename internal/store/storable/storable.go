@@ -208,6 +208,34 @@ func Names(list []string) []string {
 	return out
 }
 
+// EncodedNames returns Names(list) as JSON, or nil for none.
+func EncodedNames(list []string) []byte {
+	names := Names(list)
+	if names == nil {
+		return nil
+	}
+	encoded, _ := json.Marshal(names) // strings cannot fail
+	return encoded
+}
+
+// Integers returns list as the text of a Postgres integer[], or nil for nil. A statement for a group gets its arrays as
+// texts, because Postgres has no array of arrays with different lengths.
+func Integers(list []int32) *string {
+	if list == nil {
+		return nil
+	}
+	text := make([]byte, 0, 2+8*len(list))
+	text = append(text, '{')
+	for i, n := range list {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(n), 10)
+	}
+	out := string(append(text, '}'))
+	return &out
+}
+
 // maxNames limits the number of names in a list.
 const maxNames = 16
 
