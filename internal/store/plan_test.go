@@ -65,6 +65,7 @@ var groupStatements = map[string]groupStatement{
 	"end":           {sql: statements.Text("end"), args: groupArguments("end")},
 	"replay":        {sql: statements.Text("replay"), args: groupArguments("replay")},
 	"ignore_order":  {sql: statements.Text("ignore_order"), args: deliveryArguments},
+	"switched_off":  {statements.Text("switched_off"), `'off', 500`, []usedIndex{{`work_behind`, ``}}},
 	"expire_leases": {sql: statements.Text("expire_leases"), args: deliveryArguments + `, 11`},
 	"release_held":  {sql: statements.Text("release_held"), args: oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`},
 	"due":           {statements.Text("due"), `500`, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
