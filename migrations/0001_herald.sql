@@ -50,6 +50,19 @@ CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 
 -- Agents whose order is switched off.
 CREATE INDEX agents_unordered ON herald.agents (chain_id, identity_registry, agent_id) WHERE policy ->> 'order' = 'off';
 
+-- list_registries returns the identity registries of a chain that have agents. It jumps from one to the next, because
+-- strangers can make many agents. With them, an agent is found by its number.
+-- +goose StatementBegin
+CREATE FUNCTION herald.list_registries(x_chain bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE r AS (
+        SELECT min(identity_registry) AS registry FROM herald.agents WHERE chain_id = x_chain
+        UNION ALL
+        SELECT (SELECT min(identity_registry) FROM herald.agents WHERE chain_id = x_chain AND identity_registry > r.registry)
+          FROM r WHERE r.registry IS NOT NULL)
+    SELECT registry FROM r WHERE registry IS NOT NULL
+$$;
+-- +goose StatementEnd
+
 -- Calls of agents by hour and outcome, so that no query has to scan attempts. The first record of a later hour copies
 -- the counts of the agent's previous hour to this table.
 CREATE TABLE herald.agent_hours (

@@ -138,6 +138,9 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 	if f.AgentID != "" {
 		n.addCondition("g.agent_id =", f.AgentID)
 	}
+	if f.AgentID != "" && f.ChainID != nil { // uses the whole primary key
+		n.conditions = append(n.conditions, "g.identity_registry = ANY (ARRAY(SELECT herald.list_registries($1)))")
+	}
 	if f.State != "" {
 		n.addCondition("(g.state || '') <> '' AND g.state =", f.State) // uses the index agents_state
 	}

@@ -308,17 +308,15 @@ var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, 
 
 // agentPlaces is an SQL subquery, named o, of the first columns of the index work_agent, for the open deliveries of an
 // agent. $1 and $2 are the chain and the agent, because narrow adds them first.
-const agentPlaces = `(SELECT identity_registry AS registry, agent_id AS agent, place, bulk
-	FROM herald.agents, unnest(ARRAY['line', 'out', 'waiting', 'task', 'held']) place, unnest(ARRAY[false, true]) bulk
-	WHERE chain_id = $1 AND agent_id = $2::text::numeric) o`
+const agentPlaces = `(SELECT registry, $2::text::numeric AS agent, place, bulk FROM herald.list_registries($1) registry,
+	unnest(ARRAY['line', 'out', 'waiting', 'task', 'held']) place, unnest(ARRAY[false, true]) bulk) o`
 
 // addOpenAgent adds the conditions with which the open deliveries of an agent are found by the index work_agent, whose
 // first column is the place. anyPlace says that no other condition names the places.
 func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) {
 	n.args = append(n.args, chainID, agentID)
 	n.conditions = append(n.conditions, fmt.Sprintf(`agent_id = $%[2]d::text::numeric
-		AND identity_registry = ANY (ARRAY(SELECT identity_registry FROM herald.agents
-		WHERE chain_id = $%[1]d AND agent_id = $%[2]d::text::numeric))`, len(n.args)-1, len(n.args)))
+		AND identity_registry = ANY (ARRAY(SELECT herald.list_registries($%[1]d)))`, len(n.args)-1, len(n.args)))
 	if anyPlace {
 		n.conditions = append(n.conditions, "place IN ('line', 'out', 'waiting', 'task', 'held')")
 	}

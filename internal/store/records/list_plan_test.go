@@ -191,8 +191,8 @@ func TestListPlansOfABurst(t *testing.T) {
 	asked.expectReads(t, s, "the count of another agent", 1500)
 }
 
-// TestPlansOfManyAgents: strangers make thousands of agents. A list of those in another state, and the counts by state,
-// do not read their rows.
+// TestPlansOfManyAgents: strangers make thousands of agents. A list of those in another state, the counts by state, and
+// an agent's deliveries and namesakes do not read their rows.
 func TestPlansOfManyAgents(t *testing.T) {
 	t.Parallel()
 	s, asked := newLoggedStore(t)
@@ -209,6 +209,17 @@ func TestPlansOfManyAgents(t *testing.T) {
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "the counts", counts, map[string]int64{records.StateFailed: 4999, records.StateNeedsAuth: 1})
 	asked.expectReads(t, s, "the count", 600)
+
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) VALUES (8453, '0xab', 4000), (8453, '0xac', 1), (1, '0xad', 4000)`)
+	asked.take()
+	chain := uint64(8453)
+	list, err = s.Agents(t.Context(), records.AgentFilter{ChainID: &chain, AgentID: "4000"})
+	if err != nil || len(list) != 2 || list[0].IdentityRegistry != "0xaa" || list[1].IdentityRegistry != "0xab" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	_, err = s.Deliveries(t.Context(), records.Filter{ChainID: &chain, AgentID: "4000", Key: "not of herald.work alone"})
+	heraldtest.Must(t, err)
+	asked.expectReads(t, s, "a number of all registries", 10, "(chain_id = $1) AND (agent_id = $2)", "(chain_id = $4) AND (agent_id")
 }
 
 // TestCountsAreBounded: the counts of open deliveries for metrics, pages and doctor stop at a number, because strangers
