@@ -105,7 +105,7 @@ func TestReconcilesInParts(t *testing.T) {
 		heraldtest.Must(t, err)
 		return len(tasks)
 	}
-	// The third call finds no more agents below the limit, and reads the first ones again.
+	// The third call has read all agents, so it begins again.
 	heraldtest.Equal(t, "dispatched while all places are taken", []int{backlog(), backlog(), backlog(), backlog()}, []int{0, 0, 0, 0})
 	for _, task := range []ledger.Task{first[0], last[0], first[4]} {
 		claim(t, s, task)

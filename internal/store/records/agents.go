@@ -81,23 +81,21 @@ const SortSlow = "slow"
 
 // agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
-// deliveries only.
+// deliveries only. It counts at most a million of each place: otherwise an operator could not see or disable an agent
+// for which strangers made tens of millions.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy,
 	g.own_policy, coalesce(g.endpoint, ''), g.registration, g.server_info, coalesce(g.protocol, ''), g.tools, g.state,
 	g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals,
 	g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
-		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.work d WHERE place = 'line'
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
+		SELECT CASE p.place WHEN 'line' THEN 'queued' WHEN 'task' THEN 'waiting' ELSE p.place END AS status, n
+		  FROM unnest(ARRAY['line', 'waiting', 'task', 'held']) p (place) CROSS JOIN LATERAL (
+			SELECT count(*) AS n FROM (SELECT FROM herald.work d WHERE d.place = p.place AND d.chain_id = g.chain_id
+			   AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id LIMIT 1000000) w) c
 		UNION ALL
 		SELECT status, count(*) FROM herald.work d WHERE place = 'out'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
 		GROUP BY status
-		UNION ALL
-		SELECT CASE place WHEN 'task' THEN 'waiting' ELSE place END, count(*) FROM herald.work d
-		WHERE place IN ('waiting', 'task', 'held')
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
-		GROUP BY place
 	) x WHERE n > 0 GROUP BY status) y)`
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
