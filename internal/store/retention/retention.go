@@ -18,6 +18,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -105,11 +106,15 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	}
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(weeks) == 0 {
+		return 0, err
+	}
+	first, err := FirstSeqSince(ctx, s.db, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
 	}
 	for _, week := range weeks {
-		gone, err := s.dropWeek(ctx, week)
+		gone, err := s.dropWeek(ctx, week, first)
 		if err != nil {
 			return dropped, fmt.Errorf("%s: %w", week, err)
 		}
@@ -121,14 +126,13 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 }
 
 // dropWeek drops the weekly partition of this name (attempts_YYYYMMDD) and returns true. It returns false, without an
-// error, if the partition has an attempt of an open delivery.
-func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err error) {
+// error, if the partition has an attempt of an open delivery. Each delivery with an attempt there has a seq below
+// first.
+func (s *Store) dropWeek(ctx context.Context, week string, first int64) (dropped bool, err error) {
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool
-	// Look up attempts by the ids of open deliveries, of which there are fewer than attempts in a week.
-	err = s.db.Conns.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
-		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (
-			SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
+	look := strings.ReplaceAll(statements.Text("open_attempts"), "WEEK", table)
+	err = s.db.Conns.QueryRow(ctx, look, first).Scan(&open)
 	if err != nil || open {
 		return false, err
 	}

@@ -181,6 +181,7 @@ func TestDropPartitions(t *testing.T) {
 		exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, $2, 'call')`, tasks[i].ID, monday.Add(-time.Duration(back)*week+time.Hour))
 	}
 	exec(t, s, `UPDATE herald.deliveries SET attempts = 1, budget_base = 1, replays = 1 WHERE id = $1`, tasks[0].ID)
+	exec(t, s, `UPDATE herald.history SET created_at = $1 WHERE id = ANY($2)`, monday.Add(-6*week), []uuid.UUID{tasks[0].ID, tasks[1].ID})
 	exec(t, s, `CREATE TABLE herald.attempts_19990104 (a int)`)
 	// The third week before ended two weeks before this week began.
 	age := value[time.Duration](t, s, `SELECT now() - $1::timestamptz`, monday) + 2*week - time.Minute
