@@ -108,7 +108,17 @@ func (f Filter) listFrom(ctx context.Context, tx pgx.Tx) (list []ledger.Delivery
 				order = "seq + 0"
 			}
 			ofAgent := f.AgentID != "" && f.ChainID != nil && table == openDeliveries
+			fewOpen := false
+			if table == openDeliveries && !ofAgent {
+				if fewOpen, err = f.isOfFewOpen(ctx, tx); err != nil {
+					return nil, err
+				}
+			}
 			switch {
+			case fewOpen:
+				if order = "seq + 0"; f.isHeldFor() {
+					n.conditions = append(n.conditions, "(place || '') = 'held'") // uses the index work_held
+				}
 			case ofAgent && f.isOfWork():
 				n.conditions = append(n.conditions,
 					"(identity_registry, agent_id, place, bulk) = (o.registry, o.agent, o.place, o.bulk)")
@@ -162,6 +172,29 @@ const (
 	maxSorted  = 1000
 	maxBounded = 20_000
 )
+
+// maxOpenSorted limits the open deliveries of one status that a list sorts for a page.
+const maxOpenSorted = 5000
+
+// isOfFewOpen reports whether fewer than maxOpenSorted deliveries have the filter's one status (queued, waiting or
+// held), and its reason if they are held. Then a list reads and sorts them all. If there are more, a list searches by
+// seq. Otherwise a list of few deliveries would read all newer open ones, of which strangers can make very many.
+func (f Filter) isOfFewOpen(ctx context.Context, tx pgx.Tx) (few bool, err error) {
+	if len(f.Statuses) == 0 || f.Statuses[0] == outcome.Running {
+		return false, nil
+	}
+	n := narrowing{args: []any{maxOpenSorted}}
+	n.addStatus(f.Statuses[0])
+	if f.isHeldFor() {
+		n.addCondition("(place || '') = 'held' AND reason =", f.Reason)
+	}
+	err = tx.QueryRow(ctx, `SELECT count(*) < $1 FROM (SELECT FROM herald.work`+n.whereClause()+` LIMIT $1) x`,
+		n.args...).Scan(&few)
+	return few, err
+}
+
+// isHeldFor reports whether the filter, which has one status, selects held deliveries by their reason.
+func (f Filter) isHeldFor() bool { return f.Statuses[0] == outcome.Held && f.Reason != "" }
 
 // boundEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a list
 // reads and sorts them all. If it selects more, a list searches by seq, from the first seq of those that it selects.

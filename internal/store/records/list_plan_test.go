@@ -170,6 +170,8 @@ func TestListPlansOfABurst(t *testing.T) {
 	for name, f := range map[string]records.Filter{"the newest": {}, "a later page": {Before: 24_000}, "of a client": {Client: "0xc1"},
 		"of an unknown client": {Client: "0xff"}, "of a former client": {Client: "0xc0"},
 		"of an agent": {ChainID: &chain, AgentID: "7", Limit: 10}, "a later page of an agent": {ChainID: &chain, AgentID: "7", Before: 24_000},
+		"held": {Statuses: []outcome.Status{outcome.Held}}, "waiting": {Statuses: []outcome.Status{outcome.Waiting}},
+		"held of a reason":      {Statuses: []outcome.Status{outcome.Held}, Reason: "auth_required"},
 		"the queue of an agent": {ChainID: &chain, AgentID: "7", Statuses: []outcome.Status{outcome.Queued}}} {
 		asked.take()
 		list, err := s.Deliveries(t.Context(), f)
@@ -178,6 +180,8 @@ func TestListPlansOfABurst(t *testing.T) {
 			t.Fatal(name, len(list), err)
 		case f.Client == "0xc0":
 			heraldtest.Equal(t, name, fmt.Sprint(len(list), list[0].Seq), "1 1")
+		case strings.HasPrefix(name, "held") || name == "waiting":
+			heraldtest.Equal(t, name, fmt.Sprintf("%d %s %t", len(list), list[0].Status, list[0].Seq > list[49].Seq), "50 "+strings.Fields(name)[0]+" true")
 		case len(list) > 0 && list[0].Seq < 23_999:
 			t.Fatal(name, len(list))
 		}
