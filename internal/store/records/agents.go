@@ -195,14 +195,15 @@ const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS
 	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, ` + latencyMiddles + `) b (n, middle)) l
 	WHERE hour BETWEEN now() - interval '24 hours' AND now() AND ms IS NOT NULL) g`
 
-// AgentsNamed lists agents whose name has this beginning. It ignores case.
+// AgentsNamed lists agents whose name has this beginning, in the order of their names. It ignores case. Those with one
+// name are in no order, because strangers can make many of them.
 func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (list []AgentRow, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list agents by name")
 	defer end()
 	const name = `lower(left(` + agentName + `, 100))` // as in the index agents_name
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
 		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
-		ORDER BY `+name+` USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
+		ORDER BY `+name+` USING ~<~ LIMIT $2`, beginning, limit)
 	return pgx.CollectRows(rows, scanAgentRow)
 }
 

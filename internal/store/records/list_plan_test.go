@@ -209,6 +209,14 @@ func TestPlansOfManyAgents(t *testing.T) {
 		t.Errorf("%d agents, %v", len(list), err)
 	}
 	asked.expectReads(t, s, "the list", 10)
+	exec(t, s, `UPDATE herald.agents SET registration = '{"name": "Same"}'`)
+	execScript(t, s, "VACUUM ANALYZE herald.agents")
+	asked.take()
+	list, err = s.AgentsNamed(t.Context(), "same", 20)
+	if err != nil || len(list) != 20 || list[0].Name() != "Same" {
+		t.Errorf("%d agents, %v", len(list), err)
+	}
+	asked.expectReads(t, s, "the agents of a name", 50)
 	counts, err := s.CountAgents(t.Context())
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "the counts", counts, map[string]int64{records.StateFailed: 4999, records.StateNeedsAuth: 1})
