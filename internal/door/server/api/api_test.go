@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -363,38 +362,6 @@ func (w *world) checkLine(v any) {
 	if err := w.document.Components.Schemas["JobAnswer"].Value.VisitJSON(plain, openapi3.EnableJSONSchema2020()); err != nil {
 		w.Errorf("%v: %s", err, raw)
 	}
-}
-
-func TestEnqueueManyLines(t *testing.T) {
-	t.Parallel()
-	lines := 2_000
-	if heraldtest.Soaks() {
-		lines = 100_000
-	}
-	w := newWorld(t)
-	body, feed := io.Pipe()
-	go func() {
-		out := bytes.NewBuffer(nil)
-		for i := range lines {
-			fmt.Fprintln(out, jobOf(1+i%500, i/500+1))
-			if out.Len() > 64<<10 {
-				_, _ = out.WriteTo(feed)
-			}
-		}
-		_, _ = out.WriteTo(feed)
-		_ = feed.Close()
-	}()
-	res := w.send("POST", "/v1/jobs", ownToken, "application/x-ndjson", body)
-	answers := json.NewDecoder(res.Body)
-	for i := range lines {
-		var got api.JobAnswer
-		if err := answers.Decode(&got); err != nil || got.Verdict != ledger.Accepted || got.Line != int64(i+1) {
-			t.Fatalf("%d: %+v, %v", i, got, err)
-		}
-	}
-	counts, err := records.New(w.store).Count(t.Context(), records.Filter{})
-	heraldtest.Must(t, err)
-	heraldtest.Equal(t, "queued", counts[outcome.Queued], int64(lines))
 }
 
 func TestDeliveries(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/agentherald/herald/client"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -81,7 +83,10 @@ func TestClient(t *testing.T) {
 
 func TestClientStream(t *testing.T) {
 	t.Parallel()
-	const jobs = 2000
+	jobs := 2000
+	if heraldtest.Soaks() {
+		jobs = 100_000
+	}
 	w := newWorld(t)
 	c := w.newClient(ownToken)
 	sent := 0
@@ -101,6 +106,9 @@ func TestClientStream(t *testing.T) {
 	})
 	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "answers", heard, jobs)
+	counts, err := records.New(w.store).Count(t.Context(), records.Filter{})
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "queued", counts[outcome.Queued], int64(jobs))
 	// The connection of a stream serves further requests.
 	for range 3 {
 		for _, err := range c.Deliveries(t.Context(), client.Selection{Status: "cancelled"}) {
