@@ -19,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -176,11 +175,8 @@ func TestRunPostgres(t *testing.T) {
 		t.Errorf("again: code %d, %q, %s", code, out, said)
 	}
 	heraldtest.Lacks(t, "the output", said+strings.Join(out, ""), "pw1234")
-	conn, err := pgx.Connect(t.Context(), url)
-	heraldtest.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	var rows, repaired, plain int
-	err = conn.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE job ? 'sanitized'), count(*) FILTER (WHERE d::text LIKE '%pw1234%') FROM herald.deliveries d`).
+	err := heraldtest.Connect(t, url).QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE job ? 'sanitized'), count(*) FILTER (WHERE d::text LIKE '%pw1234%') FROM herald.deliveries d`).
 		Scan(&rows, &repaired, &plain)
 	if err != nil || rows != 4 || repaired != 1 || plain != 0 {
 		t.Errorf("%d rows, %d of them repaired, %d with a secret in clear: %v", rows, repaired, plain, err)

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
@@ -17,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/jackc/pgx/v5"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // TestChains checks that each followed chain is listed with its lag, as its node reports it, and that the doctor warns
@@ -39,9 +37,7 @@ func TestChains(t *testing.T) {
 	watching := append(slices.Clone(env), fmt.Sprintf("HERALD_WATCH=%d", id))
 	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "it has not been read yet")
 
-	st, err := store.Open(postgres.Config{URL: secret.New(database), MaxConns: 2})
-	heraldtest.Must(t, err)
-	defer st.Close()
+	st := storetest.Open(t, database, 2)
 	head, err := net.Client().BlockNumber(t.Context())
 	heraldtest.Must(t, err)
 	end := head - 1
@@ -63,13 +59,7 @@ func TestChains(t *testing.T) {
 	}) {
 		t.Errorf("a second watch: %s%s", out, errs)
 	}
-	conn, err := pgx.Connect(t.Context(), database)
-	heraldtest.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '2 minutes'
-		WHERE contracts = '0xaa'`); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Exec(t, database, `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '2 minutes' WHERE contracts = '0xaa'`)
 	for range 90 { // the chain's clock advances by at least one second per block
 		_, err := net.Commit()
 		heraldtest.Must(t, err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/google/uuid"
@@ -274,9 +274,7 @@ func TestKeysOfSpooledRenewal(t *testing.T) {
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
 	login := d.loggedIn(s, time.Now().Add(-time.Hour))
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	heraldtest.Must(t, err)
-	client, err := oauth.New(oauth.Config{HTTP: guard.Client(netguard.Limits{}, 0)})
+	client, err := oauth.New(oauth.Config{HTTP: guardtest.Loopback(t, nil).Client(netguard.Limits{}, 0)})
 	heraldtest.Must(t, err)
 	authorize := func(rec auth.TokenRecords, saveTimeout time.Duration) {
 		t.Helper()

@@ -29,6 +29,7 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -62,9 +63,7 @@ func prepareDesk(t testing.TB, databaseURL string) *desk {
 func (d *desk) connect() {
 	d.t.Helper()
 	var err error
-	d.store, err = store.Open(postgres.Config{URL: secret.New(d.setting("DATABASE_URL"))})
-	heraldtest.Must(d.t, err)
-	d.t.Cleanup(d.store.Close)
+	d.store = storetest.Open(d.t, d.setting("DATABASE_URL"), 0)
 	d.queue, err = queue.Open(queue.Config{URL: secret.New(d.setting("REDIS_URL"))})
 	heraldtest.Must(d.t, err)
 	d.t.Cleanup(func() { _ = d.queue.Close() })

@@ -28,7 +28,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // canary is part of every token in these tests. Output and records must not contain it.
@@ -336,12 +335,7 @@ func TestStopsReadingStdin(t *testing.T) {
 // sql executes a statement on the database, without Herald.
 func (d *desk) sql(text string) {
 	d.t.Helper()
-	conn, err := pgx.Connect(d.t.Context(), d.setting("DATABASE_URL"))
-	if err == nil {
-		_, err = conn.Exec(d.t.Context(), text)
-		_ = conn.Close(d.t.Context())
-	}
-	heraldtest.Must(d.t, err)
+	heraldtest.Exec(d.t, d.setting("DATABASE_URL"), text)
 }
 
 // TestTokenKeys checks that a rotation of the keys includes tokens, OAuth credentials and access tokens.
@@ -397,22 +391,13 @@ func TestTokenImportFromTable(t *testing.T) {
 	old := heraldtest.EmptyPostgres(t)
 	schema, err := os.ReadFile("../../internal/testing/doctest/testdata/old-backend.sql")
 	heraldtest.Must(t, err)
-	conn, err := pgx.Connect(t.Context(), old)
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		_, err := conn.Exec(t.Context(), sql, args...)
-		heraldtest.Must(t, err)
-	}
-	exec(string(schema))
-	exec("DELETE FROM agent_mcp_tokens")
 	agent := p.register(data(p.doc("https://Agent.example/mcp")))
-	exec("INSERT INTO agent_mcp_tokens (agent_id, token) VALUES ($1, $2), (9999999, $2), (-5, $2)", agent.Int64(), canary)
+	heraldtest.Exec(t, old, fmt.Sprintf(`%s; DELETE FROM agent_mcp_tokens;
+		INSERT INTO agent_mcp_tokens (agent_id, token) VALUES (%[2]s, '%[3]s'), (9999999, '%[3]s'), (-5, '%[3]s')`, schema, agent, canary))
 	table := func() (rows string) {
 		t.Helper()
 		const all = "SELECT string_agg(t::text, ' ' ORDER BY agent_id) FROM agent_mcp_tokens t"
-		heraldtest.Must(t, conn.QueryRow(t.Context(), all).Scan(&rows))
+		heraldtest.Must(t, heraldtest.Connect(t, old).QueryRow(t.Context(), all).Scan(&rows))
 		return rows
 	}
 	before := table()

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/jackc/pgx/v5"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
@@ -52,18 +50,12 @@ func TestAlerts(t *testing.T) {
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8", "HERALD_ALERT_URL="+receiver.URL+"/hook",
 		"HERALD_ALERT_SECRET="+alertSecret)
-	db, err := pgx.Connect(t.Context(), database)
-	heraldtest.Must(t, err)
-	defer func() { _ = db.Close(context.Background()) }()
-	_, err = db.Exec(t.Context(),
-		`INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`)
-	heraldtest.Must(t, err)
+	heraldtest.Exec(t, database, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`)
 	_, kill := startKillable(t, env...)
 	killer <- kill
 	first := heraldtest.Receive(t, "the post at which the worker is killed", posts)
 	// The lease of the killed worker expires.
-	_, err = db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`)
-	heraldtest.Must(t, err)
+	heraldtest.Exec(t, database, `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`)
 
 	other := run(t, false, env...)
 	w := other.up()

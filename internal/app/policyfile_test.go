@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -20,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // TestPolicyFile checks that the policy file filters and holds deliveries, and that a changed file, or a changed file of
@@ -98,9 +97,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.json")
 	write(t, path, `{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`)
 	database := heraldtest.Postgres(t, postgres.Migrate)
-	st, err := store.Open(postgres.Config{URL: secret.New(database), MaxConns: 2})
-	heraldtest.Must(t, err)
-	defer st.Close()
+	st := storetest.Open(t, database, 2)
 	for _, contract := range net.Deployment().List() { // so that the follower reads the past events
 		_, err := st.OpenCursor(ctx, cursor.Key{ChainID: net.ChainID(), Contracts: contract}, 0, nil)
 		heraldtest.Must(t, err)

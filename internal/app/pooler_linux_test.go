@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/jackc/pgx/v5"
 )
 
 // TestBehindPooler: a worker delivers through a PgBouncer in transaction mode, before and after it was
@@ -33,12 +31,7 @@ func TestBehindPooler(t *testing.T) {
 		t.Fatal("the worker starts without the settings")
 	}
 	_, commands, _ := strings.Cut(err.Error(), "console: ")
-	c, err := pgx.Connect(t.Context(), database)
-	if err == nil {
-		_, err = c.Exec(t.Context(), commands)
-		err = errors.Join(err, c.Close(t.Context()))
-	}
-	heraldtest.Must(t, err)
+	heraldtest.Exec(t, database, commands)
 	pooler.Kill()
 	pooler.Start()
 

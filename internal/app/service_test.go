@@ -2,7 +2,6 @@ package app
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -29,7 +28,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/tracingtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // chainEnv returns the settings for a chain whose node is at url.
@@ -166,9 +164,7 @@ func TestServicesThatTakeNoWrites(t *testing.T) {
 	r := run(t, false, "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))
 	r.up()
 	r.untilReadyWithout()
-	db, err := pgx.Connect(t.Context(), dbURL)
-	heraldtest.Must(t, err)
-	defer db.Close(t.Context())
+	db := heraldtest.Connect(t, dbURL)
 	redis := heraldtest.RedisClient(t, redisURL)
 	setReadOnly := func(value string) {
 		for _, sql := range []string{"ALTER DATABASE " + db.Config().Database + " SET default_transaction_read_only = " + value,
@@ -273,10 +269,7 @@ func TestRefusesToStart(t *testing.T) {
 	evicting := heraldtest.RealRedis(t)
 	heraldtest.Must(t, heraldtest.RedisClient(t, evicting).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	unreleased := heraldtest.EmptyPostgres(t)
-	db, err := pgx.Connect(t.Context(), unreleased)
-	heraldtest.Must(t, err)
-	_, err = db.Exec(t.Context(), `CREATE SCHEMA herald; CREATE TABLE herald.goose_db_version (version_id bigint)`)
-	heraldtest.Must(t, errors.Join(err, db.Close(t.Context())))
+	heraldtest.Exec(t, unreleased, `CREATE SCHEMA herald; CREATE TABLE herald.goose_db_version (version_id bigint)`)
 	for want, settings := range map[string]string{
 		"run `worker migrate`":                                                       "DATABASE_URL=" + heraldtest.EmptyPostgres(t),
 		"its schema is of a Herald before v0.1.0":                                    "DATABASE_URL=" + unreleased,
@@ -290,7 +283,7 @@ func TestRefusesToStart(t *testing.T) {
 	}
 	g := heraldtest.NewGate(t, "127.0.0.1:1")
 	g.Open()
-	err = Run(t.Context(), load(t, "HERALD_LISTEN="+g.Address), Options{Logger: slog.New(slog.DiscardHandler)})
+	err := Run(t.Context(), load(t, "HERALD_LISTEN="+g.Address), Options{Logger: slog.New(slog.DiscardHandler)})
 	heraldtest.Fails(t, "the start at an address that is taken", err, "HERALD_LISTEN")
 }
 

@@ -14,15 +14,14 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // TestMissingKeysAreReported checks that a worker with a wrong keyset logs at its start which key sealed the stored
 // secrets, and that the operator must restore that keyset.
 func TestMissingKeysAreReported(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, heraldtest.Postgres(t, postgres.Migrate), 0)
 	right, err := secret.Create()
 	heraldtest.Must(t, err)
 	wrong, err := secret.Create()
@@ -46,9 +45,7 @@ func TestWorkerRecord(t *testing.T) {
 	database, keyset := heraldtest.Postgres(t, postgres.Migrate), heraldtest.Keyset(t)
 	k, err := secret.Parse(secret.New(keyset))
 	heraldtest.Must(t, err)
-	st, err := store.Open(postgres.Config{URL: secret.New(database)})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, database, 0)
 	soon := time.Now().Add(time.Hour)
 	storeToken(t, st, k, records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, ExpiresAt: &soon})
 	r := run(t, false, servicesEnv(t, "DATABASE_URL="+database, "HERALD_KEYSET="+keyset)...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -57,9 +56,7 @@ func TestReplayDuringOtherCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
-			heraldtest.Must(t, err)
-			t.Cleanup(st.Close)
+			st := storetest.Open(t, heraldtest.Postgres(t, postgres.Migrate), 0)
 			o := &Operator{Config: Config{Backend: oneStore{st: st}}}
 			session, err := o.OpenStore(t.Context())
 			heraldtest.Must(t, err)

@@ -20,13 +20,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/ledger"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/jackc/pgx/v5"
 )
 
 // without returns a change of a watcher's configuration that removes registries from the deployment.
@@ -48,16 +47,6 @@ func (w *world) respond(request byte) {
 	_, err := w.net.RequestValidation(w.Context(), w.net.Account(0), w.net.Account(3).Address, w.agent, "", hash)
 	heraldtest.Must(w, err)
 	_, err = w.net.RespondValidation(w.Context(), w.net.Account(3), hash, 90, "", common.Hash{}, "")
-	heraldtest.Must(w, err)
-}
-
-// exec runs a statement in the world's database.
-func (w *world) exec(sql string, args ...any) {
-	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.database)
-	heraldtest.Must(w, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(w.Context())) }()
-	_, err = conn.Exec(w.Context(), sql, args...)
 	heraldtest.Must(w, err)
 }
 
@@ -85,7 +74,7 @@ func TestReorgWhileRegistryIsAdded(t *testing.T) {
 		heraldtest.Await(t, "it is accepted", func() bool { return first.count(ledger.Accepted) == n })
 	}
 	_ = first.stop()
-	w.exec(`UPDATE herald.deliveries SET status = 'delivered', called = true, finished_at = now() WHERE key LIKE '%/3#NewFeedback'`)
+	heraldtest.Exec(t, w.database, `UPDATE herald.deliveries SET status = 'delivered', called = true, finished_at = now() WHERE key LIKE '%/3#NewFeedback'`)
 	w.reorg(2, false) // removes 2 and 3
 	w.watch(nil)
 	heraldtest.Await(t, "2 is cancelled and 3 is retracted", func() bool {
@@ -344,9 +333,7 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 	identity := cursor.Key{ChainID: w.net.ChainID(), Contracts: strings.ToLower(w.net.Deployment().Identity.Hex())}
 	_, err := w.store.OpenCursor(t.Context(), identity, 3, nil)
 	heraldtest.Must(t, err)
-	other, err := store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 2})
-	heraldtest.Must(t, err)
-	t.Cleanup(other.Close)
+	other := storetest.Open(t, w.database, 2)
 	ctx, stop := context.WithCancel(t.Context())
 	leads, ended := make(chan struct{}), make(chan struct{})
 	go func() {

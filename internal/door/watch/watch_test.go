@@ -25,6 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 )
@@ -49,10 +50,7 @@ func newWorld(t *testing.T) *world {
 func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	t.Helper()
 	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, postgres.Migrate)}
-	var err error
-	w.store, err = store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 8})
-	heraldtest.Must(t, err)
-	t.Cleanup(w.store.Close)
+	w.store = storetest.Open(t, w.database, 8)
 	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
 	heraldtest.Must(t, err)
 	w.client = eventlog.New(nodes, false)

@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -87,13 +88,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	url := heraldtest.Postgres(t, postgres.Migrate)
-	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 8})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
-	db, err := pgx.Connect(t.Context(), url)
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	return &world{T: t, store: st, db: db, log: &heraldtest.Log{}}
+	return &world{T: t, store: storetest.Open(t, url, 8), db: heraldtest.Connect(t, url), log: &heraldtest.Log{}}
 }
 
 func (w *world) exec(sql string, args ...any) {

@@ -2,7 +2,6 @@ package tokens
 
 import (
 	"context"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +15,10 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -51,15 +52,12 @@ func (r *removal) Get(context.Context, string) ([]byte, error) {
 // worker stores is revoked, and no worker renews it between its reading and the removal.
 func TestRemoveDuringRenewal(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, heraldtest.Postgres(t, postgres.Migrate), 0)
 	r := &removal{st: st, told: func(string) {}, reads: func() {}}
+	var err error
 	r.keys, err = secret.Create()
 	heraldtest.Must(t, err)
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	heraldtest.Must(t, err)
-	web := guard.Client(netguard.Limits{}, 0)
+	web := guardtest.Loopback(t, nil).Client(netguard.Limits{}, 0)
 	t.Cleanup(web.CloseIdleConnections)
 	r.client, err = oauth.New(oauth.Config{HTTP: web})
 	heraldtest.Must(t, err)

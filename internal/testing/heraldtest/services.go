@@ -194,6 +194,22 @@ func createDatabase(t testing.TB, migrate migration) string {
 	return shared.url(database)
 }
 
+// Connect returns a connection to a database. It is closed when the test ends.
+func Connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	Must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Exec executes one or more statements in a database.
+func Exec(t testing.TB, url, sql string) {
+	t.Helper()
+	_, err := Connect(t, url).Exec(t.Context(), sql)
+	Must(t, err)
+}
+
 // Redis returns the URL (in asynq's format) of an empty Redis that no other test uses. It is a redis-server or
 // valkey-server if the machine has one (ready in about 10 ms), otherwise miniredis. When the test ends, the server is
 // emptied, for the next test. Each test has a server and not a numbered database, because asynq cancels tasks by pub/sub,

@@ -49,10 +49,7 @@ func Aging(t *testing.T, url string) Clock { return newAging(t, url) }
 
 func newAging(t *testing.T, url string) aging {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return aging{t, conn}
+	return aging{t, heraldtest.Connect(t, url)}
 }
 
 type aging struct {

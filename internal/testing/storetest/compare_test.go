@@ -2,7 +2,6 @@ package storetest_test
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,11 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -83,9 +80,7 @@ type database struct {
 
 func openPostgres(t *testing.T) *database {
 	url := heraldtest.Postgres(t, postgres.Migrate)
-	conn, err := pgx.Connect(t.Context(), url)
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	conn := heraldtest.Connect(t, url)
 	if _, err := conn.Exec(t.Context(), `
 		CREATE SCHEMA clock;
 		CREATE TABLE clock.frozen AS SELECT pg_catalog.now() AS at;
@@ -103,9 +98,7 @@ func openPostgres(t *testing.T) *database {
 	}
 	d := &database{conn: conn}
 	for _, strict := range []bool{true, false} {
-		s, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 2})
-		heraldtest.Must(t, err)
-		t.Cleanup(s.Close)
+		s := storetest.Open(t, url, 2)
 		s.StrictOrder = strict
 		if d.loose = storetest.JoinRecords(s); strict {
 			d.strict = d.loose

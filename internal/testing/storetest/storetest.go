@@ -16,13 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/ledger"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -81,13 +84,21 @@ func JoinRecords(s *store.Store) Postgres { return Postgres{s, records.New(s)} }
 // SetClockAhead sets the clock of a test's own Postgres database 100 days ahead, for new transactions.
 func SetClockAhead(t testing.TB, conns *pgxpool.Pool) {
 	t.Helper()
-	if _, err := conns.Exec(t.Context(), `CREATE SCHEMA fast;
+	_, err := conns.Exec(t.Context(), `CREATE SCHEMA fast;
 		CREATE FUNCTION fast.now() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT pg_catalog.now() + interval '100 days' $$;
 		CREATE FUNCTION fast.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '100 days' $$;
-		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`); err != nil {
-		t.Fatal(err)
-	}
+		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database()); END $$`)
+	heraldtest.Must(t, err)
 	conns.Reset() // new connections have this clock
+}
+
+// Open opens a store in a database, and closes it when the test ends. conns is its limit of connections, 0 the default.
+func Open(t testing.TB, url string, conns int32) *store.Store {
+	t.Helper()
+	s, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: conns})
+	heraldtest.Must(t, err)
+	t.Cleanup(s.Close)
+	return s
 }
 
 // Clock is the clock of a store. Advance moves it forward. For a store with a clock of its own, Advance makes all its

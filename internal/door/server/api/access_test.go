@@ -15,11 +15,10 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/jackc/pgx/v5"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // fillPath replaces a route's parameters by values.
@@ -265,14 +264,10 @@ func TestSlotsOfOneToken(t *testing.T) {
 func TestReadsOfOneToken(t *testing.T) {
 	t.Parallel()
 	address := heraldtest.Postgres(t, postgres.Migrate)
-	st, err := store.Open(postgres.Config{URL: secret.New(address), MaxConns: 6}) // as in a worker
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
-	w := serveWorld(t, st)
+	w := serveWorld(t, storetest.Open(t, address, 6)) // as in a worker
 	greedy, other := w.newToken("read").Token, w.newToken("read").Token
-	slow, err := pgx.Connect(t.Context(), address)
-	heraldtest.Must(t, err)
-	_, err = slow.Exec(t.Context(), `BEGIN; LOCK TABLE herald.agents IN ACCESS EXCLUSIVE MODE`)
+	slow := heraldtest.Connect(t, address)
+	_, err := slow.Exec(t.Context(), `BEGIN; LOCK TABLE herald.agents IN ACCESS EXCLUSIVE MODE`)
 	heraldtest.Must(t, err)
 	var reading sync.WaitGroup
 	defer reading.Wait()

@@ -30,6 +30,7 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
@@ -82,9 +83,7 @@ func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(
 
 func openStore(t *testing.T, strictOrder bool) *store.Store {
 	t.Helper()
-	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate)), MaxConns: 8})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, heraldtest.Postgres(t, postgres.Migrate), 8)
 	st.StrictOrder = strictOrder
 	return st
 }

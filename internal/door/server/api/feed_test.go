@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // TestListenerHoldsFewEvents: a listener that reads slowly keeps few events in memory, and not the array with those of
@@ -50,9 +49,7 @@ func TestListenerHoldsFewEvents(t *testing.T) {
 // stay connected get a gap and then the new events. Otherwise they would get none until the ids reach their position.
 func TestPostgresLosesEvents(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, heraldtest.Postgres(t, postgres.Migrate), 0)
 	a := &API{feed: newFeed(records.New(st), time.Second, slog.Default())}
 	defer a.feed.join()()
 	heraldtest.Must(t, a.feed.readNext(t.Context()))

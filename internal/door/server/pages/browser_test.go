@@ -32,12 +32,12 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/jackc/pgx/v5"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -124,8 +124,7 @@ func listPeriods(n int, long time.Duration) []throughput.Minute {
 func servePages(t testing.TB, deliveries int, text string) (base string) {
 	t.Helper()
 	address := heraldtest.Postgres(t, postgres.Migrate)
-	db, err := pgx.Connect(t.Context(), address)
-	heraldtest.Must(t, err)
+	db := heraldtest.Connect(t, address)
 	for _, sql := range strings.Split(seed, ";\n") {
 		sql = strings.NewReplacer("$1", "$herald$"+text+"$herald$", "$2", fmt.Sprint(deliveries)).Replace(sql)
 		if _, err := db.Exec(t.Context(), sql); err != nil {
@@ -135,10 +134,7 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 	if _, err := db.Exec(t.Context(), "VACUUM ANALYZE"); err != nil {
 		t.Fatal(err)
 	}
-	_ = db.Close(t.Context())
-	st, err := store.Open(postgres.Config{URL: secret.New(address), MaxConns: 4})
-	heraldtest.Must(t, err)
-	t.Cleanup(st.Close)
+	st := storetest.Open(t, address, 4)
 	cfg, err := config.Load(nil)
 	heraldtest.Must(t, err)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
