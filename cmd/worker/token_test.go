@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +24,6 @@ import (
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -336,50 +334,6 @@ func TestStopsReadingStdin(t *testing.T) {
 func (d *desk) sql(text string) {
 	d.t.Helper()
 	heraldtest.Exec(d.t, d.setting("DATABASE_URL"), text)
-}
-
-// TestTokenKeys checks that a rotation of the keys includes tokens, OAuth credentials and access tokens.
-func TestTokenKeys(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	first := heraldtest.Keyset(t)
-	d.with(first)
-	for i := range 3 {
-		d.give(0, canary+fmt.Sprint(i), "", "token", "set", fmt.Sprintf("8453:%d", i), "--origin", "https://agent.example")
-	}
-	d.sealed(first, 2)
-	d.loggedIn(oauthtest.New(t, oauthtest.Options{}), time.Now().Add(time.Hour)) // a credential and an access token
-	had := d.keysInUse()
-	if len(had) != 1 || had[0].Sealed != 7 {
-		t.Fatalf("%+v", had)
-	}
-	d.with(d.next("keys", "rotate", "add"))
-	d.with(d.next("keys", "rotate", "promote"))
-	old := strconv.FormatUint(uint64(had[0].ID), 10)
-	d.says(1, "7 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
-	d.sql(`UPDATE herald.agent_mcp_tokens SET origin = 'https://moved.example' WHERE agent_id = 2`)
-	d.says(exitLeft, "left: the token of agent 8453:2 of registry", "keys", "reencrypt")
-	heraldtest.Equal(t, "the stored token", d.reveals("8453:1")["https://agent.example"],
-		"bearer Authorization "+canary+"1")
-	d.says(1, "1 secret is sealed with it", "keys", "rotate", "remove", old, "--cleartext")
-	d.says(0, "is removed", "token", "remove", "8453:2", "--origin", "https://moved.example")
-	d.with(d.next("keys", "rotate", "remove", old))
-	if now := d.keysInUse(); len(now) != 1 || now[0].Sealed != 6 {
-		t.Errorf("%+v", now)
-	}
-	d.says(0, "8453:0 https://agent.example / bearer", "token", "list")
-	sealing := strconv.FormatUint(uint64(d.keysInUse()[0].ID), 10)
-	d.with(first)
-	d.says(0, "key "+sealing+" sealed them, which is not in HERALD_KEYSET; restore the keyset with this key", "token", "list")
-	for _, l := range d.tokens() {
-		heraldtest.Equal(t, "the token's state", l.State, "sealed")
-	}
-	d.says(0, "warning: 6 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
-		"keys", "rotate", "add", "--cleartext")
-	d.says(exitLeft, "key "+sealing+" sealed it, which is not in HERALD_KEYSET: restore the keyset with this key", "keys", "reencrypt")
-	d.says(1, "FAIL tokens 3 of 3 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
-	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
-	d.says(1, "3 of 3 have expired and hold deliveries: 8453:0 for", "doctor")
 }
 
 // TestTokenImportFromTable imports directly from the old backend's table, as its migrations create it, and does not
