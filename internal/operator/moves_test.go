@@ -48,56 +48,41 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestFilterSelection checks that a filter without --status selects deliveries that may still need an action, and
-// never delivered ones.
-func TestFilterSelection(t *testing.T) {
+// TestTakenDeliveries checks which deliveries a command takes, and which ended ones it may replay, although another command
+// may have ended them after they were selected. A filter without --status takes deliveries that may still need an action,
+// and never delivered ones.
+func TestTakenDeliveries(t *testing.T) {
 	t.Parallel()
-	open := []outcome.Status{outcome.Dead, outcome.Rejected, outcome.Skipped, outcome.Held, outcome.Waiting}
+	type statuses = []outcome.Status
+	open := statuses{outcome.Dead, outcome.Rejected, outcome.Skipped, outcome.Held, outcome.Waiting}
+	all, cancellable := append(slices.Clone(open), outcome.Cancelled), statuses{outcome.Queued, outcome.Waiting, outcome.Held}
 	for _, c := range []struct {
 		verb func(MoveRequest) verb
 		ask  MoveRequest
-		want []outcome.Status
+		take statuses
+		may  ledger.Ended
 	}{
-		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, open},
-		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, open},
-		{replayVerb, MoveRequest{Selection: Selection{Reason: "operator"}}, append(slices.Clone(open), outcome.Cancelled)},
-		{replayVerb, MoveRequest{Selection: Selection{Status: "cancelled"}}, []outcome.Status{outcome.Cancelled}},
-		{replayVerb, MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, []outcome.Status{outcome.Delivered}},
-		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held}},
-		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true},
-			[]outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held, outcome.Running}},
-		{cancelVerb, MoveRequest{Selection: Selection{Status: "running"}, Force: true}, []outcome.Status{outcome.Running}},
+		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, open, ledger.Ended{}},
+		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, open, ledger.Ended{}},
+		{replayVerb, MoveRequest{Selection: Selection{Reason: "operator"}}, all, ledger.Ended{Cancelled: true}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "cancelled"}}, statuses{outcome.Cancelled}, ledger.Ended{Cancelled: true}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, statuses{outcome.Delivered}, ledger.Ended{Delivered: true}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "dead"}, Force: true}, statuses{outcome.Dead}, ledger.Ended{}},
+		{replayVerb, MoveRequest{Selection: Selection{Reason: "filtered"}, Force: true}, all, ledger.Ended{Filtered: true, Cancelled: true}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "skipped"}, Force: true}, statuses{outcome.Skipped}, ledger.Ended{}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "skipped", Reason: "filtered"}, Force: true}, statuses{outcome.Skipped}, ledger.Ended{Filtered: true}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "skipped", Reason: "no_uri"}, Force: true}, statuses{outcome.Skipped}, ledger.Ended{}},
+		{replayVerb, MoveRequest{IDs: []string{oneID}}, open, ledger.Ended{Cancelled: true}},
+		{replayVerb, MoveRequest{IDs: []string{oneID}, Force: true}, open, ledger.Ended{Delivered: true, Filtered: true, Cancelled: true}},
+		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, cancellable, ledger.Ended{}},
+		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, append(slices.Clone(cancellable), outcome.Running), ledger.Ended{}},
+		{cancelVerb, MoveRequest{Selection: Selection{Status: "running"}, Force: true}, statuses{outcome.Running}, ledger.Ended{}},
 	} {
 		v := c.verb(c.ask)
 		_, f, err := c.ask.check(v, time.Now())
-		if got := v.takenStatuses(f); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%s %+v: %v, %v", v.name, c.ask, got, err)
-		}
-	}
-}
-
-// TestMayReplay: a selection replays no delivery that another command ended after the selection.
-func TestMayReplay(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		ask  MoveRequest
-		want ledger.Ended
-	}{
-		{MoveRequest{Selection: Selection{Status: "dead"}, Force: true}, ledger.Ended{}},
-		{MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, ledger.Ended{}},
-		{MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, ledger.Ended{Delivered: true}},
-		{MoveRequest{IDs: []string{oneID}, Force: true}, ledger.Ended{Delivered: true, Filtered: true, Cancelled: true}},
-		{MoveRequest{IDs: []string{oneID}}, ledger.Ended{Cancelled: true}},
-		{MoveRequest{Selection: Selection{Reason: "filtered"}, Force: true}, ledger.Ended{Filtered: true, Cancelled: true}},
-		{MoveRequest{Selection: Selection{Status: "skipped"}, Force: true}, ledger.Ended{}},
-		{MoveRequest{Selection: Selection{Status: "cancelled"}}, ledger.Ended{Cancelled: true}},
-		{MoveRequest{Selection: Selection{Status: "skipped", Reason: "filtered"}, Force: true}, ledger.Ended{Filtered: true}},
-	} {
-		v := replayVerb(c.ask)
-		_, f, err := c.ask.check(v, time.Now())
-		if got := c.ask.mayReplay(v, f); err != nil || got != c.want {
-			t.Errorf("%+v: %+v, %v", c.ask, got, err)
-		}
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, fmt.Sprintf("the statuses of %s %+v", v.name, c.ask), v.takenStatuses(f), c.take)
+		heraldtest.Equal(t, fmt.Sprintf("ended ones of %s %+v", v.name, c.ask), c.ask.mayReplay(v, f), c.may)
 	}
 }
 
