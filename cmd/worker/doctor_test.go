@@ -14,12 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/doctor"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -271,37 +268,6 @@ func TestDoctorFindsMissingKeys(t *testing.T) {
 	diagnose(t, 0, d.env...).saysNothing("keyset", doctor.MarkWarn)
 	report("partial", key)
 	diagnose(t, 0, d.env...).says("keyset", doctor.MarkWarn, fmt.Sprintf("lacks key %d, which encrypts 1 stored token", former))
-}
-
-func TestDoctorCountsStuckDeliveries(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	healthy := diagnose(t, 0, d.env...)
-	healthy.says("deliveries", doctor.MarkOK, "none is held or overdue, and none failed in the last hour")
-	healthy.says("workers", doctor.MarkOK, "none is running, and no delivery is open")
-	for range 3 {
-		d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
-	}
-	d.ended(42, ledger.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true})
-	late := d.ended(7, ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	d.ended(8, ledger.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
-	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
-	agent := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
-	failed := records.AgentObservation{State: records.StateFailed, Error: "no answer"}
-	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, failed))
-	for range 2 {
-		d.ended(9, ledger.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch"})
-	}
-	said := diagnose(t, 0, d.env...)
-	said.says("workers", doctor.MarkWarn, "no worker is running, and 6 deliveries are open: `worker` starts one")
-	said.says("agents", doctor.MarkWarn, "1 agent failed in the latest call: `worker agent list --state failed`")
-	said.says("deliveries", doctor.MarkWarn, "2 deliveries were rejected in the last hour: `worker delivery list --wide --status rejected --ended-since 1h`")
-	said.says("deliveries", doctor.MarkWarn, "3 deliveries are held: auth_required: `worker delivery list --wide --status held --reason auth_required`")
-	said.says("deliveries", doctor.MarkWarn, "1 delivery is held: held_unknown: ")
-	said.says("deliveries", doctor.MarkWarn, "1 delivery is overdue for more than a minute, and no worker takes it: waiting timeout: ")
-	said.saysNothing("deliveries", doctor.MarkOK)
-	// The command in the finding lists them.
-	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")
 }
 
 // serving starts a worker and returns its output. The worker stops at the end of the test.

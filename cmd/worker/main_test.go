@@ -110,6 +110,7 @@ func TestOperatorCommands(t *testing.T) {
 	for _, check := range []string{"postgres", "migrations", "redis", "keyset", "chains"} {
 		d.says(0, "ok "+check, "doctor")
 	}
+	d.says(0, "ok deliveries none is held or overdue, and none failed in the last hour ok workers none is running, and no delivery is open", "doctor")
 	heraldtest.Equal(t, "nothing", d.out("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
 
 	d.connect()

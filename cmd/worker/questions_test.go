@@ -67,6 +67,9 @@ func TestQuestions(t *testing.T) {
 	d.end(feedback(9, 0xe1, 1), ledger.Outcome{Status: outcome.Delivered, Called: true, CallTook: time.Millisecond, AgentOK: true,
 		ServerInfo: json.RawMessage(`{"name": "Weather \u001b[2J50%", "version": "1.0.0"}`)})
 	d.end(feedback(42, 0xf1, 1), ledger.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
+	late := d.end(feedback(45, 0xa3, 1), ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
+	d.end(feedback(46, 0xa4, 1), ledger.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true}) // not overdue
 	d.end(feedback(43, 0xa1, 1), ledger.Outcome{Status: outcome.Cancelled, Reason: "reorg"})
 	gone := feedback(44, 0xa2, 1)
 	gone.BlockHash = common.HexToHash("0xb1")
@@ -99,7 +102,8 @@ func TestQuestions(t *testing.T) {
 			[]string{`"sentence":"` + sentence, `"count":3`, `"agents":2`, `"mostAgents":[{"agent":"8453:7","count":2},{"agent":"8453:8","count":1}]`, `"matched":3`}},
 		{"Why does this agent get nothing?", request("agent show 8453:42"), []string{"auth_required", "worker token set"}, request("GET /v1/agents/8453:42"), []string{`"nextStep":`, "worker token set"}},
 		{"What must I do now?", request("doctor"),
-			[]string{"no worker is running, and 2 deliveries are open", "1 delivery is held: auth_required", "3 deliveries were given up (dead) in the last hour", "1 delivery was rejected", "failed in the latest call"},
+			[]string{"no worker is running, and 4 deliveries are open", "1 delivery is held: auth_required",
+				"1 delivery is overdue for more than a minute, and no worker takes it: waiting timeout: ", "3 deliveries were given up (dead) in the last hour", "1 delivery was rejected", "failed in the latest call"},
 			request("GET /v1/stats"), []string{`"needs":[{"about":"workers"`, "1 delivery is held: auth_required", `"status":"rejected","endedSince":"1h"`, `"agentState":"failed"`}},
 		{"What became of this transaction?", []string{"find " + tx, "delivery list --wide --transaction " + tx}, []string{"transaction " + tx, "rejected hash_mismatch", id},
 			[]string{"GET /v1/find?text=" + tx, "GET /v1/deliveries?transaction=" + tx}, []string{`"kind":"transaction"`, id}},
