@@ -107,7 +107,7 @@ type embeddedCmd struct {
 type embeddedFetchCmd struct{}
 
 func (c *embeddedFetchCmd) Run(a *command) error {
-	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
+	return embedded.Fetch(a.ctx, embedded.Config{CacheDir: a.cfg.CacheDir, Logger: a.log})
 }
 
 type doctorCmd struct{ jsonFlag }

@@ -53,7 +53,7 @@ func (b *bench) ceilings(ctx context.Context, inflight int) ceiling {
 	b.reset(ctx)
 	n := b.deliveries(inflight, targetAgents)
 	c := ceiling{inflight: inflight, tasks: noop(ctx, b.site.Redis.URL(), inflight, n)}
-	mini := script.Must(embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: embedded.RedisMini}))
+	mini := script.Must(embedded.StartRedis(ctx, embedded.Config{Ephemeral: true, Mode: embedded.RedisMini}))
 	defer script.Close(script.Within(ctx, startTimeout, mini.Stop))
 	c.miniTasks = noop(ctx, mini.URL(), inflight, n)
 	c.calls = b.calls(ctx, inflight, n)

@@ -104,7 +104,7 @@ func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o Option
 
 // startPostgres starts the cluster of the data folder. With fetch it downloads Postgres if this machine has none.
 func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, fetch bool, o Options) error {
-	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+	pg, err := embedded.StartPostgres(ctx, embedded.Config{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: fetch, Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, fetch b
 }
 
 func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o Options) error {
-	rd, err := embedded.StartRedis(ctx, embedded.RedisConfig{
+	rd, err := embedded.StartRedis(ctx, embedded.Config{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if err != nil {
 		return err

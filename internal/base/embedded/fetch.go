@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,30 +20,16 @@ const bundlesName = "bundles"
 // fetchTimeout bounds a whole fetch.
 const fetchTimeout = 10 * time.Minute
 
-// FetchConfig configures Fetch.
-type FetchConfig struct {
-	// CacheDir receives the bundles. Default DefaultCacheDir().
-	CacheDir string
-	// Again also fetches programs that the machine already has.
-	Again bool
-	// Logger receives each download and its destination. Default: nothing is logged.
-	Logger *slog.Logger
-}
-
 // Fetch downloads server binaries that this machine lacks. It does not change the system: on Debian and Ubuntu it
 // unpacks the packages of Postgres and Redis, verified by apt, into the cache folder. A lock makes a second process
 // wait. A Redis that cannot be fetched is not an error, because miniredis replaces it. A Postgres that cannot be
 // fetched is a *NoBinariesError.
-func Fetch(ctx context.Context, cfg FetchConfig) error {
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+func Fetch(ctx context.Context, cfg Config) error {
 	acct, err := pickAccount(-1)
 	if err != nil {
 		return fmt.Errorf("fetch Postgres: %w", err)
 	}
-	err = fetchPrograms(ctx, cfg, acct, log)
+	err = fetchPrograms(ctx, cfg.withLogger(), acct)
 	var account *AccountError
 	if err == nil || errors.As(err, &account) {
 		return err
@@ -50,13 +37,11 @@ func Fetch(ctx context.Context, cfg FetchConfig) error {
 	return &NoBinariesError{Fetch: err}
 }
 
-func fetchPrograms(ctx context.Context, cfg FetchConfig, acct account, log *slog.Logger) error {
+func fetchPrograms(ctx context.Context, cfg Config, acct account) error {
 	ctx, cancel := withTimeout(ctx, fetchTimeout)
 	defer cancel()
-	f := &fetcher{cache: cfg.CacheDir, acct: acct, log: log}
-	if f.cache == "" {
-		f.cache = DefaultCacheDir()
-	}
+	log := cfg.Logger
+	f := &fetcher{cache: cmp.Or(cfg.CacheDir, DefaultCacheDir()), acct: acct, log: log}
 	if f.cache == "" {
 		return errors.New("there is no cache folder: set XDG_CACHE_HOME or HOME")
 	}

@@ -128,7 +128,7 @@ func TestFetch(t *testing.T) {
 		must(t, os.WriteFile(conf, []byte(`Dir::State::lists "`+t.TempDir()+`";`), 0o644))
 		t.Setenv("APT_CONFIG", conf)
 		cache := openTemp(t)
-		must(t, Fetch(t.Context(), FetchConfig{CacheDir: cache, Again: true, Logger: testLogger(t)}))
+		must(t, Fetch(t.Context(), Config{CacheDir: cache, Again: true, Logger: testLogger(t)}))
 		runFetched(t, cache)
 	})
 	if os.Geteuid() == 0 {
@@ -179,7 +179,7 @@ func runFetched(t *testing.T, cache string) {
 	base := openTemp(t)
 	p := &Server{name: "postgres", acct: acct, base: base, data: filepath.Join(base, "data"), installed: installed,
 		ask: syscall.SIGQUIT, insist: syscall.SIGQUIT, logger: testLogger(t)}
-	cfg := PostgresConfig{Test: true}
+	cfg := Config{Test: true}
 	must(t, p.initCluster(ctx, cfg))
 	p.sockets, p.tempSock, err = socketFolder(base, acct)
 	must(t, err)

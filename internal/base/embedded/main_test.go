@@ -65,13 +65,13 @@ func helper(spec string) int {
 	switch role {
 	case "postgres", "fetching":
 		var p *Server
-		if p, err = StartPostgres(ctx, PostgresConfig{Dir: dir, Test: true, Fetch: role == "fetching", Logger: log}); err == nil {
+		if p, err = StartPostgres(ctx, Config{Dir: dir, Test: true, Fetch: role == "fetching", Logger: log}); err == nil {
 			out = said{URL: p.URL(), PID: p.child.cmd.Process.Pid, User: p.acct.String()}
 			stop = p.Stop
 		}
 	case "redis", "mini":
 		var r *Server
-		if r, err = StartRedis(ctx, RedisConfig{Dir: dir, Mode: RedisMode(role), Logger: log}); err == nil {
+		if r, err = StartRedis(ctx, Config{Dir: dir, Mode: RedisMode(role), Logger: log}); err == nil {
 			out = said{URL: r.URL()}
 			if r.mini == nil {
 				out.PID, out.User = r.child.cmd.Process.Pid, r.acct.String()
@@ -79,7 +79,7 @@ func helper(spec string) int {
 			stop = r.Stop
 		}
 	case "fetch":
-		err = Fetch(ctx, FetchConfig{CacheDir: dir, Again: true, Logger: log})
+		err = Fetch(ctx, Config{CacheDir: dir, Again: true, Logger: log})
 	case "lock":
 		var l *Lock
 		if l, err = LockDir(dir); err == nil {

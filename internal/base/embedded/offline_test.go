@@ -18,7 +18,7 @@ func TestPostgresNeedsNoNetwork(t *testing.T) {
 	}
 	needPostgres(t)
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	stopPostgres(t, startPostgres(t, PostgresConfig{Ephemeral: true, Test: true, Fetch: true}))
+	stopPostgres(t, startPostgres(t, Config{Ephemeral: true, Test: true, Fetch: true}))
 	if said, err := os.ReadFile(asked); err == nil {
 		t.Errorf("it ran %s", said)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -28,31 +27,6 @@ const (
 	startTimeout = 2 * time.Minute
 )
 
-// PostgresConfig configures a private cluster.
-type PostgresConfig struct {
-	// Dir is the data folder (HERALD_DATA); the cluster is in Dir/postgres. Required unless Ephemeral.
-	Dir string
-	// Ephemeral keeps the data in a temporary folder that Stop removes.
-	Ephemeral bool
-	// Test trades safety for speed: fsync is off, a new cluster is a copy of one in the cache, and an Ephemeral cluster
-	// is kept in memory if there is enough. A crash loses the last commits, and a power failure destroys the data.
-	Test bool
-	// Fetch allows downloading binaries into CacheDir if none are found (see Fetch).
-	Fetch bool
-	// CacheDir contains fetched binaries. Default DefaultCacheDir().
-	CacheDir string
-	// Logger receives one line per step. Default: nothing is logged.
-	Logger *slog.Logger
-}
-
-// tempParent returns the parent of temporary data folders; "" is the system's default.
-func (cfg PostgresConfig) tempParent() string {
-	if cfg.Test {
-		return memoryDir()
-	}
-	return ""
-}
-
 // VersionError reports that the existing data needs another major version than the available binaries.
 type VersionError struct {
 	Dir   string
@@ -69,51 +43,48 @@ func (e *VersionError) Error() string {
 // StartPostgres starts a private cluster and creates it if Dir has none. It returns when the server accepts
 // connections. Errors that an operator can act on: *NoBinariesError, *InUseError, *UnreachableError, *AccountError,
 // *VersionError.
-func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Server, err error) {
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+func StartPostgres(ctx context.Context, cfg Config) (*Server, error) {
+	s := &Server{name: "postgres", ask: syscall.SIGINT, insist: syscall.SIGQUIT}
+	err := cfg.checkOptions()
+	if err == nil {
+		err = s.start(ctx, cfg.withLogger(), s.startPostgres)
 	}
-	s := &Server{name: "postgres", ask: syscall.SIGINT, insist: syscall.SIGQUIT, logger: log}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.release(context.Background()))
-			err = fmt.Errorf("embedded Postgres: %w", err)
-		}
-	}()
-	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("embedded Postgres: %w", err)
 	}
-	if err := s.lockFolder(ctx, cfg.Dir, cfg.Ephemeral, cfg.tempParent()); err != nil {
-		return nil, err
-	}
+	return s, nil
+}
+
+// startPostgres starts the cluster in the locked folder.
+func (s *Server) startPostgres(ctx context.Context, cfg Config) error {
 	major, owner, err := clusterOf(s.data)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	acct, err := pickAccount(owner)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.restrictTo(acct); err != nil {
-		return nil, err
+		return err
 	}
-	if s.installed, err = choosePostgres(ctx, cfg, s.data, major, s.acct, log); err != nil {
-		return nil, err
+	if s.installed, err = choosePostgres(ctx, cfg, s.data, major, s.acct); err != nil {
+		return err
 	}
-	log.Info("postgres: using", "version", s.installed.version, "binaries", s.installed.dir, "user", s.acct.String())
+	s.logger.Info("postgres: using", "version", s.installed.version, "binaries", s.installed.dir, "user",
+		s.acct.String())
 	if major == 0 {
 		err = s.initCluster(ctx, cfg)
 	} else {
-		err = clearLeftover(ctx, s.data, log)
+		err = clearLeftover(ctx, s.data, s.logger)
+	}
+	if err == nil {
+		s.sockets, s.tempSock, err = socketFolder(s.base, s.acct)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
-		return nil, err
-	}
-	return s, s.startServer(ctx, cfg)
+	return s.startServer(ctx, cfg)
 }
 
 // HasCluster reports whether the data folder contains a Postgres cluster. It creates nothing.
@@ -146,14 +117,12 @@ func clusterOf(data string) (major, owner int, err error) {
 }
 
 // choosePostgres finds binaries. If none are found and cfg allows it, it fetches some.
-func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account,
-	log *slog.Logger) (installation, error) {
-	found, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
+func choosePostgres(ctx context.Context, cfg Config, data string, major int, acct account) (installation, error) {
+	found, err := findPostgres(ctx, cfg.CacheDir, major, acct, cfg.Logger)
 	none, ok := errors.AsType[*NoBinariesError](err)
 	if ok && cfg.Fetch {
-		fetching := FetchConfig{CacheDir: cfg.CacheDir, Logger: log}
-		if none.Fetch = fetchPrograms(ctx, fetching, acct, log); none.Fetch == nil {
-			found, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
+		if none.Fetch = fetchPrograms(ctx, cfg, acct); none.Fetch == nil {
+			found, err = findPostgres(ctx, cfg.CacheDir, major, acct, cfg.Logger)
 			none, ok = errors.AsType[*NoBinariesError](err)
 		}
 	}
@@ -165,7 +134,7 @@ func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major 
 
 // initCluster creates the cluster in a neighbouring folder and renames it when it is complete, so that a killed initdb
 // leaves nothing that looks like data.
-func (s *Server) initCluster(ctx context.Context, cfg PostgresConfig) error {
+func (s *Server) initCluster(ctx context.Context, cfg Config) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
@@ -199,7 +168,7 @@ func (s *Server) initCluster(ctx context.Context, cfg PostgresConfig) error {
 }
 
 // runInitdb makes the cluster in an empty folder.
-func (s *Server) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) error {
+func (s *Server) runInitdb(ctx context.Context, cfg Config, dir string) error {
 	how := "--data-checksums"
 	if cfg.Test || cfg.Ephemeral {
 		how = "--no-sync"
@@ -219,7 +188,7 @@ func (s *Server) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) 
 
 // copyCluster fills dir with a copy of the cluster in the cache, which the first test of this version and user makes.
 // A copy takes a sixth of initdb's time, and every package of tests needs a cluster.
-func (s *Server) copyCluster(ctx context.Context, cfg PostgresConfig, dir string) error {
+func (s *Server) copyCluster(ctx context.Context, cfg Config, dir string) error {
 	cache := cacheDirs(cfg.CacheDir)[0]
 	key := sha256.Sum256(fmt.Appendf(nil, "1 MiB %s %d", s.installed.version, s.acct.uid))
 	made := filepath.Join(cache, fmt.Sprintf("cluster-%x", key[:8]))
@@ -255,7 +224,7 @@ func copyFiles(ctx context.Context, from, to string) error {
 // postgresArgs returns the server's command line. The server trusts every user that can reach its socket, so
 // restrictFolder keeps others out of its folders, and TCP is off. With log level "log" failed statements are not
 // logged, because they may contain secret values.
-func (s *Server) postgresArgs(cfg PostgresConfig) []string {
+func (s *Server) postgresArgs(cfg Config) []string {
 	set := []string{
 		"listen_addresses=",
 		"port=5432",
@@ -287,7 +256,7 @@ func (s *Server) postgresArgs(cfg PostgresConfig) []string {
 func quoteList(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
 // startServer starts the server and waits until its database accepts connections.
-func (s *Server) startServer(ctx context.Context, cfg PostgresConfig) error {
+func (s *Server) startServer(ctx context.Context, cfg Config) error {
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
 	s.url = socketURL(s.sockets, role)

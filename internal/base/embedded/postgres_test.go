@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func startPostgres(t *testing.T, cfg PostgresConfig) *Server {
+func startPostgres(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	p, err := StartPostgres(t.Context(), cfg)
@@ -63,7 +63,7 @@ func TestPostgresKeepsData(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	dir := openTemp(t)
-	p := startPostgres(t, PostgresConfig{Dir: dir})
+	p := startPostgres(t, Config{Dir: dir})
 	exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
 	for setting, want := range map[string]string{"fsync": "on", "listen_addresses": "", "data_checksums": "on", "server_encoding": "UTF8", "TimeZone": "GMT"} {
 		equal(t, setting, query(t, p.URL(), "SHOW "+setting), want)
@@ -80,11 +80,11 @@ func TestPostgresKeepsData(t *testing.T) {
 	pool.Close()
 
 	var inUse *InUseError
-	if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+	if _, err := StartPostgres(t.Context(), Config{Dir: dir}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
 		t.Errorf("a second start on the folder: %v", err)
 	}
 	stopPostgres(t, p)
-	p = startPostgres(t, PostgresConfig{Dir: dir})
+	p = startPostgres(t, Config{Dir: dir})
 	equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
 
 	// A connected client does not delay the stop. A stop without time is immediate.
@@ -103,7 +103,7 @@ func TestPostgresKeepsData(t *testing.T) {
 		}
 		_ = conn.Close(t.Context())
 		if patience > 0 {
-			p = startPostgres(t, PostgresConfig{Dir: dir})
+			p = startPostgres(t, Config{Dir: dir})
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestPostgresEphemeral(t *testing.T) {
 	cache := openTemp(t)
 	for _, name := range []string{"made by initdb", "copied from the cache"} {
 		t.Run(name, func(t *testing.T) {
-			p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true, CacheDir: cache})
+			p := startPostgres(t, Config{Ephemeral: true, Test: true, CacheDir: cache})
 			equal(t, "fsync", query(t, p.URL(), "SHOW fsync"), "off")
 			stopPostgres(t, p)
 			if _, err := os.Stat(p.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +161,7 @@ func TestPostgresAsOthers(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(openTemp(t), "closed")
 		must(t, os.Mkdir(dir, 0o700))
-		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: filepath.Join(dir, "data")})
+		_, err := StartPostgres(t.Context(), Config{Dir: filepath.Join(dir, "data")})
 		if unreachable, ok := errors.AsType[*UnreachableError](err); !ok || unreachable.At != dir {
 			t.Errorf("%v", err)
 		}
@@ -175,12 +175,12 @@ func TestPostgresOfSudo(t *testing.T) {
 	}
 	t.Setenv("SUDO_UID", fmt.Sprint(mappedID))
 	dir := openTemp(t)
-	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	p := startPostgres(t, Config{Dir: dir, Test: true})
 	equal(t, "the account", p.acct.uid, mappedID)
 	stopPostgres(t, p)
 	// From then on the owner serves the data, even if another user starts the server.
 	t.Setenv("SUDO_UID", "")
-	if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
+	if p = startPostgres(t, Config{Dir: dir, Test: true}); p.acct.uid != mappedID {
 		t.Errorf("runs as %s", p.acct)
 	}
 }
@@ -195,7 +195,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	pid := h.said.PID
 	h.kill()
 	// The next start succeeds in spite of the dying server and its files.
-	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	p := startPostgres(t, Config{Dir: dir, Test: true})
 	if isAlive(pid) {
 		t.Errorf("the old server %d still runs", pid)
 	}
@@ -207,7 +207,7 @@ func TestPostgresLeftovers(t *testing.T) {
 	parent := t
 	needPostgres(t)
 	dir := openTemp(t)
-	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	p := startPostgres(t, Config{Dir: dir, Test: true})
 	exec1(t, p.URL(), "SET synchronous_commit = on; CREATE TABLE kept AS SELECT 'yes' AS word")
 	for name, spoil := range map[string]func(t *testing.T){
 		"the postmaster was killed": func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestPostgresLeftovers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := p
 			spoil(t)
-			p = startPostgres(parent, PostgresConfig{Dir: dir}) // also for the next case
+			p = startPostgres(parent, Config{Dir: dir}) // also for the next case
 			equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
 			<-old.child.done
 		})
@@ -260,7 +260,7 @@ func TestPostgresOddFolders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// The name's length does not concern initdb, its characters do.
-			p := startPostgres(t, PostgresConfig{Dir: filepath.Join(openTemp(t), below), Test: name == "long"})
+			p := startPostgres(t, Config{Dir: filepath.Join(openTemp(t), below), Test: name == "long"})
 			equal(t, "database", query(t, p.URL(), "SELECT current_database()::text"), role)
 			stopPostgres(t, p)
 			if _, err := os.Stat(p.sockets); p.tempSock && !errors.Is(err, fs.ErrNotExist) {
@@ -276,10 +276,10 @@ func TestPostgresRefuses(t *testing.T) {
 	t.Run("another version's data", func(t *testing.T) {
 		t.Parallel()
 		dir := openTemp(t)
-		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+		p := startPostgres(t, Config{Dir: dir, Test: true})
 		stopPostgres(t, p)
 		must(t, os.WriteFile(filepath.Join(p.data, "PG_VERSION"), []byte("12\n"), 0o600))
-		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir, Test: true})
+		_, err := StartPostgres(t.Context(), Config{Dir: dir, Test: true})
 		if version, ok := errors.AsType[*VersionError](err); !ok || version.Major != 12 {
 			t.Errorf("%v", err)
 		}
@@ -290,11 +290,11 @@ func TestPostgresRefuses(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o755))
 		must(t, os.Chmod(filepath.Join(dir, "postgres"), 0o711))
 		must(t, os.WriteFile(filepath.Join(dir, "postgres", "data", "mine"), nil, 0o600))
-		if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); err == nil || !strings.Contains(err.Error(), "no Postgres cluster") {
+		if _, err := StartPostgres(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "no Postgres cluster") {
 			t.Errorf("%v", err)
 		}
 	})
-	for name, cfg := range map[string]PostgresConfig{"no folder": {}, "folder and ephemeral": {Dir: "/x", Ephemeral: true}} {
+	for name, cfg := range map[string]Config{"no folder": {}, "folder and ephemeral": {Dir: "/x", Ephemeral: true}} {
 		if _, err := StartPostgres(t.Context(), cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -302,7 +302,7 @@ func TestPostgresRefuses(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := StartPostgres(ctx, PostgresConfig{Ephemeral: true}); !errors.Is(err, context.Canceled) {
+		if _, err := StartPostgres(ctx, Config{Ephemeral: true}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -311,7 +311,7 @@ func TestPostgresRefuses(t *testing.T) {
 func TestPostgresEndsByItself(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
-	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
+	p := startPostgres(t, Config{Ephemeral: true, Test: true})
 	must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGQUIT))
 	select {
 	case <-p.child.done:

@@ -70,7 +70,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 		t.Parallel()
 		dir, elsewhere := openTemp(t), openTemp(t)
 		must(t, os.Symlink(elsewhere, filepath.Join(dir, "postgres")))
-		startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+		startPostgres(t, Config{Dir: dir, Test: true})
 		if info, err := os.Stat(elsewhere); err != nil || info.Mode().Perm() != 0o711 {
 			t.Errorf("%v, %v", info, err)
 		}
@@ -87,7 +87,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 // user.
 func keepAsBefore(t *testing.T, dir, owner string) {
 	t.Helper()
-	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	p := startPostgres(t, Config{Dir: dir, Test: true})
 	exec1(t, p.URL(), "CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)")
 	stopPostgres(t, p)
 	var uid int
@@ -102,11 +102,11 @@ func keepAsBefore(t *testing.T, dir, owner string) {
 func keepOut(t *testing.T, dir string) {
 	t.Helper()
 	_, hadData := os.Stat(filepath.Join(dir, "postgres", "data"))
-	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	p := startPostgres(t, Config{Dir: dir, Test: true})
 	if hadData == nil && query(t, p.URL(), "SELECT count(*)::text FROM kept") != "1" {
 		t.Error("the data of the version before is not there")
 	}
-	server := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+	server := startRedis(t, Config{Dir: dir, Mode: RedisServer})
 	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), filepath.Join(server.sockets, redisSocket)}
 	for _, socket := range sockets { // this process can connect to them
 		if err := dialUnix(socket); err != nil {

@@ -50,7 +50,7 @@ func lookForPostgres(ctx context.Context, dir, cache string, log *slog.Logger) (
 	if err := checkReachable(acct, dir); err != nil {
 		return "", err
 	}
-	found, err := choosePostgres(ctx, PostgresConfig{CacheDir: cache}, data, major, acct, log)
+	found, err := choosePostgres(ctx, Config{CacheDir: cache, Logger: log}, data, major, acct)
 	if err != nil {
 		return "", err
 	}

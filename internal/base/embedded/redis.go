@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"syscall"
 )
@@ -22,35 +21,18 @@ const (
 	RedisMini RedisMode = "mini"
 )
 
-// RedisConfig configures a Redis.
-type RedisConfig struct {
-	// Dir is the data folder (HERALD_DATA); Redis uses Dir/redis. Required unless Ephemeral.
-	Dir string
-	// Ephemeral deletes the data at the stop.
-	Ephemeral bool
-	// Mode defaults to RedisAuto.
-	Mode RedisMode
-	// CacheDir contains fetched binaries. Default DefaultCacheDir().
-	CacheDir string
-	// Logger receives one line per step. Default: nothing is logged.
-	Logger *slog.Logger
-}
-
 // StartRedis starts a Redis and returns when it answers. With RedisAuto miniredis replaces a server that does not
 // start, with a warning. That is safe because Redis holds no data that Postgres lacks (docs/design/delivery.md).
-func StartRedis(ctx context.Context, cfg RedisConfig) (*Server, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	s, err := chooseRedis(ctx, cfg)
+func StartRedis(ctx context.Context, cfg Config) (*Server, error) {
+	s, err := chooseRedis(ctx, cfg.withLogger())
 	if err != nil {
 		return nil, fmt.Errorf("embedded Redis: %w", err)
 	}
 	return s, nil
 }
 
-func chooseRedis(ctx context.Context, cfg RedisConfig) (*Server, error) {
-	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
+func chooseRedis(ctx context.Context, cfg Config) (*Server, error) {
+	if err := cfg.checkOptions(); err != nil {
 		return nil, err
 	}
 	switch cfg.Mode {

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func startRedis(t *testing.T, cfg RedisConfig) *Server {
+func startRedis(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	r, err := StartRedis(t.Context(), cfg)
@@ -73,10 +73,10 @@ func TestRedisKeepsData(t *testing.T) {
 	t.Parallel()
 	needRedis(t)
 	dir := openTemp(t)
-	r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+	r := startRedis(t, Config{Dir: dir, Mode: RedisServer})
 	set(t, r.URL(), "kept", "yes")
 	for _, mode := range []RedisMode{RedisServer, RedisAuto} {
-		if _, err := StartRedis(t.Context(), RedisConfig{Dir: dir, Mode: mode}); !errors.As(err, new(*InUseError)) {
+		if _, err := StartRedis(t.Context(), Config{Dir: dir, Mode: mode}); !errors.As(err, new(*InUseError)) {
 			t.Errorf("a second start on the folder, mode %s: %v", mode, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestRedisKeepsData(t *testing.T) {
 	h.kill()
 	eventually(t, "the server is gone", func() bool { return !isAlive(h.said.PID) })
 
-	r = startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+	r = startRedis(t, Config{Dir: dir, Mode: RedisServer})
 	for _, key := range []string{"kept", "late"} {
 		equal(t, fmt.Sprintf("%s after kill -9", key), get(t, r.URL(), key), "yes")
 	}
@@ -100,7 +100,7 @@ func TestRedisServer(t *testing.T) {
 	needRedis(t)
 	t.Run("settings", func(t *testing.T) {
 		t.Parallel()
-		s := startRedis(t, RedisConfig{Dir: openTemp(t)})
+		s := startRedis(t, Config{Dir: openTemp(t)})
 		if s.mini != nil {
 			t.Fatal("auto chose miniredis although a server is here")
 		}
@@ -121,20 +121,20 @@ func TestRedisServer(t *testing.T) {
 	t.Run("left running", func(t *testing.T) {
 		t.Parallel()
 		dir := openTemp(t)
-		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+		r := startRedis(t, Config{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
 		r.child.serving.Store(false)
 		must(t, r.lock.Release())
-		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+		again := startRedis(t, Config{Dir: dir, Mode: RedisServer})
 		<-ended(r)
 		equal(t, "kept", get(t, again.URL(), "kept"), "yes")
 	})
 	t.Run("long path, ephemeral", func(t *testing.T) {
 		t.Parallel()
-		r := startRedis(t, RedisConfig{Dir: filepath.Join(openTemp(t), strings.Repeat("long-name-", 12)), Mode: RedisServer})
+		r := startRedis(t, Config{Dir: filepath.Join(openTemp(t), strings.Repeat("long-name-", 12)), Mode: RedisServer})
 		set(t, r.URL(), "k", "v")
 		stopRedis(t, r)
-		e := startRedis(t, RedisConfig{Ephemeral: true, Mode: RedisServer})
+		e := startRedis(t, Config{Ephemeral: true, Mode: RedisServer})
 		set(t, e.URL(), "k", "v")
 		stopRedis(t, e)
 		if _, err := os.Stat(e.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +144,7 @@ func TestRedisServer(t *testing.T) {
 	t.Run("does not start", func(t *testing.T) {
 		t.Parallel()
 		dir := openTemp(t)
-		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+		r := startRedis(t, Config{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
 		stopRedis(t, r)
 		manifest, err := filepath.Glob(filepath.Join(dir, "redis/data/appendonly*/*.manifest"))
@@ -152,10 +152,10 @@ func TestRedisServer(t *testing.T) {
 			t.Fatal("no append-only manifest", err)
 		}
 		must(t, os.WriteFile(manifest[0], []byte("nonsense\n"), 0o644))
-		if _, err := StartRedis(t.Context(), RedisConfig{Dir: dir, Mode: RedisServer}); err == nil || !strings.Contains(err.Error(), "ended while starting") {
+		if _, err := StartRedis(t.Context(), Config{Dir: dir, Mode: RedisServer}); err == nil || !strings.Contains(err.Error(), "ended while starting") {
 			t.Errorf("%v", err)
 		}
-		r = startRedis(t, RedisConfig{Dir: dir})
+		r = startRedis(t, Config{Dir: dir})
 		if r.mini == nil {
 			t.Error("auto did not give miniredis")
 		}
@@ -164,7 +164,7 @@ func TestRedisServer(t *testing.T) {
 
 func TestRedisConfigRefused(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]RedisConfig{
+	for name, cfg := range map[string]Config{
 		"no folder": {}, "both": {Dir: "/x", Ephemeral: true}, "mode": {Ephemeral: true, Mode: "x"},
 	} {
 		if _, err := StartRedis(t.Context(), cfg); err == nil {
@@ -175,7 +175,7 @@ func TestRedisConfigRefused(t *testing.T) {
 
 func TestMiniLifetimes(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t, RedisConfig{Ephemeral: true, Mode: RedisMini})
+	r := startRedis(t, Config{Ephemeral: true, Mode: RedisMini})
 	c := connect(t, r.URL())
 	must(t, c.Set(t.Context(), "short", "v", 300*time.Millisecond).Err())
 	eventually(t, "the key dies", func() bool { return c.Exists(t.Context(), "short").Val() == 0 })
@@ -198,7 +198,7 @@ func TestRedisNotFound(t *testing.T) {
 	if err == nil {
 		return // this machine has a server in a fixed location
 	}
-	r := startRedis(t, RedisConfig{Dir: openTemp(t), CacheDir: openTemp(t)})
+	r := startRedis(t, Config{Dir: openTemp(t), CacheDir: openTemp(t)})
 	if r.mini == nil {
 		t.Error("it is not miniredis")
 	}

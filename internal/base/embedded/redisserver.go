@@ -21,47 +21,44 @@ const redisSocket = "redis.sock"
 
 // startRedisServer starts a redis-server or valkey-server found on the machine, as a child process on a unix socket. It
 // returns ErrNoRedis without one.
-func startRedisServer(ctx context.Context, cfg RedisConfig) (_ *Server, err error) {
-	log := cfg.Logger
+func startRedisServer(ctx context.Context, cfg Config) (*Server, error) {
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	s := &Server{name: "redis", ask: syscall.SIGTERM, insist: syscall.SIGKILL, logger: log}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.release(context.WithoutCancel(ctx)))
-		}
-	}()
-	if err := s.lockFolder(ctx, cfg.Dir, cfg.Ephemeral, ""); err != nil {
-		return nil, err
-	}
+	s := &Server{name: "redis", ask: syscall.SIGTERM, insist: syscall.SIGKILL}
+	return s, s.start(ctx, cfg, s.startRedis)
+}
+
+// startRedis starts the server in the locked folder.
+func (s *Server) startRedis(ctx context.Context, cfg Config) error {
 	acct, err := redisAccount(s.data)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.installed, err = findRedis(ctx, cfg.CacheDir, acct, log); err != nil {
-		return nil, err
+	if s.installed, err = findRedis(ctx, cfg.CacheDir, acct, s.logger); err != nil {
+		return err
 	}
 	if err := s.restrictTo(acct); err != nil {
-		return nil, err
+		return err
 	}
-	log.Info("redis: using", "server", s.installed.server, "version", s.installed.version,
+	s.logger.Info("redis: using", "server", s.installed.server, "version", s.installed.version,
 		"path", s.installed.programPath(), "user", s.acct.String())
 	where := filepath.Join(s.base, "socket")
-	if err := stopLeftoverRedis(ctx, where, log); err != nil {
-		return nil, err
+	err = stopLeftoverRedis(ctx, where, s.logger)
+	if err == nil {
+		err = dataDir(s.data, s.acct)
 	}
-	if err := dataDir(s.data, s.acct); err != nil {
-		return nil, err
-	}
-	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
-		return nil, err
+	if err == nil {
+		s.sockets, s.tempSock, err = socketFolder(s.base, s.acct)
 	}
 	socket := url.URL{Scheme: "redis-socket", Path: filepath.Join(s.sockets, redisSocket)}
 	s.url = socket.String()
-	if err := writeAtomic(where, 0o600, []byte(socket.Path)); err != nil {
-		return nil, err
+	if err == nil {
+		err = writeAtomic(where, 0o600, []byte(socket.Path))
 	}
-	return s, s.launch(ctx, redisArgs(socket.Path, s.data, s.ephemeral == nil), func() (bool, error) {
+	if err != nil {
+		return err
+	}
+	return s.launch(ctx, redisArgs(socket.Path, s.data, s.ephemeral == nil), func() (bool, error) {
 		// Any other result means that there is no socket yet, or that the server still loads the append-only file.
 		answer, err := askRedis(ctx, socket.Path, "PING")
 		return err == nil && answer == "+PONG", nil

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,46 @@ import (
 	"syscall"
 	"time"
 )
+
+// Config configures StartPostgres, StartRedis and Fetch.
+type Config struct {
+	// Dir is the data folder (HERALD_DATA); a server uses Dir/postgres or Dir/redis. Required unless Ephemeral.
+	Dir string
+	// Ephemeral keeps the data in a temporary folder that Stop removes.
+	Ephemeral bool
+	// CacheDir contains fetched programs. Default DefaultCacheDir().
+	CacheDir string
+	// Logger receives one line per step. Default: nothing is logged.
+	Logger *slog.Logger
+
+	// Fetch allows StartPostgres to download programs into CacheDir if none are found.
+	Fetch bool
+	// Again makes the function Fetch download programs that the machine already has.
+	Again bool
+	// Test makes Postgres trade safety for speed: fsync is off, a new cluster is a copy of one in the cache, and an
+	// Ephemeral cluster is kept in memory if there is enough. A crash loses the last commits, and a power failure
+	// destroys the data.
+	Test bool
+	// Mode selects the implementation of Redis. Default RedisAuto.
+	Mode RedisMode
+}
+
+// checkOptions checks the options of a server.
+func (cfg Config) checkOptions() error {
+	switch {
+	case cfg.Ephemeral && cfg.Dir != "":
+		return errors.New("options Dir and Ephemeral exclude each other")
+	case !cfg.Ephemeral && cfg.Dir == "":
+		return errors.New("a data folder is needed (HERALD_DATA)")
+	}
+	return nil
+}
+
+// withLogger returns the configuration with a logger.
+func (cfg Config) withLogger() Config {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	return cfg
+}
 
 // Server is a running Postgres or Redis, with everything that a complete or partial start has acquired. It belongs to
 // this process and ends with it.
@@ -55,20 +96,26 @@ func (s *Server) Stop(ctx context.Context) error {
 // 16 MiB.
 const minSpace = 16 << 20
 
-// checkFolder checks the options about the data folder.
-func checkFolder(dir string, isEphemeral bool) error {
-	switch {
-	case isEphemeral && dir != "":
-		return errors.New("options Dir and Ephemeral exclude each other")
-	case !isEphemeral && dir == "":
-		return errors.New("a data folder is needed (HERALD_DATA)")
+// start locks the server's folder and calls do, which starts the server there. If do fails, start releases everything.
+func (s *Server) start(ctx context.Context, cfg Config, do func(context.Context, Config) error) error {
+	s.logger = cfg.Logger
+	err := s.lockFolder(ctx, cfg)
+	if err == nil {
+		err = do(ctx, cfg)
+	}
+	if err != nil {
+		return errors.Join(err, s.release(context.WithoutCancel(ctx)))
 	}
 	return nil
 }
 
-// lockFolder creates and locks the folder in dir. If isEphemeral is set, it makes a temporary data folder in parent.
-func (s *Server) lockFolder(ctx context.Context, dir string, isEphemeral bool, parent string) (err error) {
-	if isEphemeral {
+// lockFolder creates and locks the server's folder in the data folder, which may be a temporary one.
+func (s *Server) lockFolder(ctx context.Context, cfg Config) (err error) {
+	dir, parent := cfg.Dir, ""
+	if cfg.Test {
+		parent = memoryDir()
+	}
+	if cfg.Ephemeral {
 		if s.ephemeral, err = newEphemeral(ctx, parent, s.logger); err != nil {
 			return err
 		}

@@ -232,7 +232,7 @@ func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
 		var err error
-		r, err = embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
+		r, err = embedded.StartRedis(ctx, embedded.Config{Ephemeral: true, Mode: mode})
 		MustHave(t, err)
 	}
 	t.Cleanup(func() { Must(t, shared.returnRedis(r)) })
@@ -296,7 +296,7 @@ func (c *cluster) start() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
-	c.postgres, c.failed = embedded.StartPostgres(ctx, embedded.PostgresConfig{Ephemeral: true, Test: true})
+	c.postgres, c.failed = embedded.StartPostgres(ctx, embedded.Config{Ephemeral: true, Test: true})
 	return c.failed
 }
 

@@ -23,7 +23,7 @@ import (
 // change the test.
 type Postgres struct {
 	dir    string
-	test   bool // not durable, and made faster (embedded.PostgresConfig.Test)
+	test   bool // not durable, and made faster (embedded.Config.Test)
 	log    *slog.Logger
 	server *embedded.Server // nil while stopped
 	url    string
@@ -61,7 +61,7 @@ func (p *Postgres) Database(name string) (string, error) {
 
 // Start starts the cluster with its data, at the address that workers know.
 func (p *Postgres) Start(ctx context.Context) error {
-	server, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{Dir: p.dir, Test: p.test, Logger: p.log})
+	server, err := embedded.StartPostgres(ctx, embedded.Config{Dir: p.dir, Test: p.test, Logger: p.log})
 	if err != nil {
 		return err
 	}

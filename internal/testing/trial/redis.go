@@ -39,7 +39,7 @@ func (r *Redis) Client() *redis.Client { return r.client }
 
 // Start starts Redis with the data of its append-only file.
 func (r *Redis) Start(ctx context.Context) error {
-	server, err := embedded.StartRedis(ctx, embedded.RedisConfig{Dir: r.dir, Mode: embedded.RedisServer, Logger: r.log})
+	server, err := embedded.StartRedis(ctx, embedded.Config{Dir: r.dir, Mode: embedded.RedisServer, Logger: r.log})
 	if err != nil {
 		return err
 	}
