@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/tink-crypto/tink-go/v2/aead"
@@ -77,7 +74,7 @@ func Create() (*Keyset, error) {
 	return newKeyset(h)
 }
 
-// Parse decodes the output of Write: base64 of Tink's binary format.
+// Parse decodes the output of Encode without a Master.
 func Parse(text Secret) (*Keyset, error) {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text.Reveal()))
 	if err != nil {
@@ -104,14 +101,21 @@ func newKeyset(h *keyset.Handle) (*Keyset, error) {
 	return &Keyset{handle: h, aead: a}, nil
 }
 
-// Write writes the keyset unencrypted, as base64. It allows decrypting everything that the keyset has encrypted.
-func (k *Keyset) Write(w io.Writer) error {
+// Encode returns the keyset as text for Unwrap, encrypted by m. If m is nil, the text is the base64 of Tink's binary
+// format, which allows decrypting everything that the keyset has encrypted.
+func (k *Keyset) Encode(m Master) (Secret, error) {
 	var raw bytes.Buffer
-	if err := insecurecleartextkeyset.Write(k.handle, keyset.NewBinaryWriter(&raw)); err != nil {
-		return errors.New("encode the keyset")
+	prefix, w := "", keyset.NewBinaryWriter(&raw)
+	var err error
+	if m == nil {
+		err = insecurecleartextkeyset.Write(k.handle, w)
+	} else {
+		prefix, err = wrappedPrefix, k.handle.WriteWithAssociatedData(w, m, wrappedFor)
 	}
-	_, err := io.WriteString(w, base64.StdEncoding.EncodeToString(raw.Bytes()))
-	return err
+	if err != nil {
+		return Secret{}, errors.New("encode the keyset") // err could contain key material
+	}
+	return New(prefix + base64.StdEncoding.EncodeToString(raw.Bytes())), nil
 }
 
 // String contains no key material. The same holds for every verb of fmt, by Format.
@@ -157,73 +161,4 @@ func KeyID(cipher []byte) (uint32, bool) {
 		return 0, false
 	}
 	return binary.BigEndian.Uint32(cipher[1:prefix]), true
-}
-
-// LoadOrCreateFile reads a keyset from a file. If there is no file, it creates one with a new keyset (mode 0600) and
-// returns made=true. The keyset is wrapped if m is not nil. A file that other users can read is an error.
-func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
-	k, err = LoadFile(path, m)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return k, false, err
-	}
-	if k, err = Create(); err != nil {
-		return nil, false, err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".keyset-*") // 0600
-	if err != nil {
-		return nil, false, fmt.Errorf("make a keyset file: %w", err)
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	write := k.Write
-	if m != nil {
-		write = func(w io.Writer) error { return k.WriteWrapped(w, m) }
-	}
-	err = errors.Join(write(tmp), tmp.Sync(), tmp.Close())
-	if err == nil {
-		// Link instead of rename: if two processes create the file at the same time, both must use the first one.
-		err = os.Link(tmp.Name(), path)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		k, err = LoadFile(path, m)
-		return k, false, err
-	}
-	if err == nil {
-		// Secrets encrypted from now on need this file, even after a power failure.
-		err = syncFolder(filepath.Dir(path))
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("write the keyset file %s: %w", path, err)
-	}
-	return k, true, nil
-}
-
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// maxKeysetFile bounds a keyset file in bytes. It is far larger than a keyset with many keys.
-const maxKeysetFile = 64 << 10
-
-// LoadFile reads a keyset from a file as Unwrap does. A file that other users can read is an error. If there is no
-// file, the error is fs.ErrNotExist.
-func LoadFile(path string, m Master) (*Keyset, error) {
-	raw, mode, err := ReadFile(path, maxKeysetFile)
-	switch {
-	case errors.Is(err, ErrNotRegular):
-		return nil, &KeysetError{path + " is not a file"}
-	case err != nil:
-		return nil, fmt.Errorf("read the keyset file %s: %w", path, err)
-	case mode&0o077 != 0:
-		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): "+
-			"run chmod 600 on it, and make new keys if others may have read it", path, mode)}
-	}
-	k, err := Unwrap(New(string(raw)), m)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return k, nil
 }

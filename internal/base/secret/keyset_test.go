@@ -31,9 +31,9 @@ func createKeyset(t *testing.T) *Keyset {
 
 func writeKeyset(t *testing.T, k *Keyset) Secret {
 	t.Helper()
-	var b bytes.Buffer
-	must(t, k.Write(&b))
-	return New(b.String())
+	encoded, err := k.Encode(nil)
+	must(t, err)
+	return encoded
 }
 
 func TestSealOpen(t *testing.T) {

@@ -11,12 +11,10 @@ import (
 // TestReplaceFile checks that a keyset file is replaced atomically, and only by a keyset that contains its keys.
 func TestReplaceFile(t *testing.T) {
 	t.Parallel()
-	k, err := Create()
-	must(t, err)
+	k := createKeyset(t)
 	grown, _, err := k.Add()
-	other, err2 := Create()
-	var own, next, others strings.Builder
-	must(t, errors.Join(err, err2, k.Write(&own), grown.Write(&next), other.Write(&others)))
+	must(t, err)
+	own, next, others := writeKeyset(t, k), writeKeyset(t, grown), writeKeyset(t, createKeyset(t))
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "keyset"), filepath.Join(dir, "link")
 	read := func() string {
@@ -24,11 +22,11 @@ func TestReplaceFile(t *testing.T) {
 		must(t, err)
 		return strings.TrimSpace(string(b))
 	}
-	if err := ReplaceFile(path, own.String(), nil, nil); err != nil || read() != own.String() {
+	if err := ReplaceFile(path, own.Reveal(), nil, nil); err != nil || read() != own.Reveal() {
 		t.Fatal(err)
 	}
 	must(t, os.Symlink(path, link))
-	if err := ReplaceFile(link, next.String(), k, nil); err != nil || read() != next.String() {
+	if err := ReplaceFile(link, next.Reveal(), k, nil); err != nil || read() != next.Reveal() {
 		t.Error(err)
 	}
 	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
@@ -45,17 +43,17 @@ func TestReplaceFile(t *testing.T) {
 	}{
 		"emptied by the shell": {"", 0o600, k, "was not replaced"},
 		"no keyset":            {"hello", 0o600, k, "was not replaced"},
-		"cut":                  {own.String()[:40], 0o600, k, "was not replaced"},
-		"open to others":       {own.String(), 0o644, k, "was not replaced"},
-		"another keyset":       {others.String(), 0o600, k, "is not in the keyset in force"},
-		"of new keys":          {own.String(), 0o600, nil, "name another file"},
+		"cut":                  {own.Reveal()[:40], 0o600, k, "was not replaced"},
+		"open to others":       {own.Reveal(), 0o644, k, "was not replaced"},
+		"another keyset":       {others.Reveal(), 0o600, k, "is not in the keyset in force"},
+		"of new keys":          {own.Reveal(), 0o600, nil, "name another file"},
 	} {
 		must(t, errors.Join(os.WriteFile(path, []byte(c.is), c.mode), os.Chmod(path, c.mode)))
-		if err := ReplaceFile(path, next.String(), c.from, nil); err == nil || !strings.Contains(err.Error(), c.says) || read() != c.is {
+		if err := ReplaceFile(path, next.Reveal(), c.from, nil); err == nil || !strings.Contains(err.Error(), c.says) || read() != c.is {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := ReplaceFile(filepath.Join(dir, "none", "keyset"), next.String(), k, nil); err == nil {
+	if err := ReplaceFile(filepath.Join(dir, "none", "keyset"), next.Reveal(), k, nil); err == nil {
 		t.Error("a folder that is not there is no error")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {

@@ -90,9 +90,9 @@ func TestWrapped(t *testing.T) {
 	other, err := MasterKey(New(strings.Repeat("00", 32)))
 	must(t, err)
 	k := createKeyset(t)
-	var b bytes.Buffer
-	must(t, k.WriteWrapped(&b, m))
-	w := New(b.String() + "\n")
+	encoded, err := k.Encode(m)
+	must(t, err)
+	w := New(encoded.Reveal() + "\n")
 	if !IsWrapped(w) || IsWrapped(writeKeyset(t, k)) {
 		t.Error("IsWrapped")
 	}

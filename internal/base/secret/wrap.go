@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
-	"io"
 	"strings"
 
 	"github.com/tink-crypto/tink-go/v2/aead/subtle"
@@ -45,22 +43,12 @@ func MasterKey(text Secret) (Master, error) {
 	return m, nil
 }
 
-// WriteWrapped writes the keyset encrypted by m.
-func (k *Keyset) WriteWrapped(w io.Writer, m Master) error {
-	var raw bytes.Buffer
-	if err := k.handle.WriteWithAssociatedData(keyset.NewBinaryWriter(&raw), m, wrappedFor); err != nil {
-		return errors.New("wrap the keyset with the master key")
-	}
-	_, err := io.WriteString(w, wrappedPrefix+base64.StdEncoding.EncodeToString(raw.Bytes()))
-	return err
-}
-
 // IsWrapped reports whether a keyset is wrapped, so that Unwrap needs its Master.
 func IsWrapped(text Secret) bool {
 	return strings.HasPrefix(strings.TrimSpace(text.Reveal()), wrappedPrefix)
 }
 
-// Unwrap decodes the output of WriteWrapped, and the output of Write regardless of m, because the operator chose not to
+// Unwrap decodes the output of Encode. It decodes an unencrypted one regardless of m, because the operator chose not to
 // wrap that keyset. Its errors are *KeysetError.
 func Unwrap(text Secret, m Master) (*Keyset, error) {
 	if !IsWrapped(text) {

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/auth"
@@ -38,23 +37,21 @@ func NewKeyset(o *operator.Operator, cleartext bool) (string, error) {
 // writeKeyset returns a keyset as text, wrapped with the master key unless cleartext is true.
 func writeKeyset(o *operator.Operator, k *secret.Keyset, cleartext bool) (string, error) {
 	m, err := o.Backend.Master()
-	var out strings.Builder
 	switch {
 	case err != nil:
 		return "", err
 	case cleartext:
-		m, err = nil, k.Write(&out)
+		m = nil
 	case m == nil:
 		return "", operator.NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset " +
 			"(`openssl rand -base64 32` makes them), or use --cleartext and keep the output as secret as the stored " +
 			"secrets")
-	default:
-		err = k.WriteWrapped(&out, m)
 	}
+	text, err := k.Encode(m)
 	if err == nil {
-		err = checkReadable(k, secret.New(out.String()), m)
+		err = checkReadable(k, text, m)
 	}
-	return out.String(), err
+	return text.Reveal(), err
 }
 
 // checkReadable verifies that a written keyset can be read back with all of its keys. Each of the two keysets must open

@@ -1,8 +1,6 @@
 package keys
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -18,10 +16,12 @@ func TestCheckReadable(t *testing.T) {
 	heraldtest.Must(t, err)
 	other, err := secret.Create()
 	heraldtest.Must(t, err)
-	var own, others strings.Builder
-	heraldtest.Must(t, errors.Join(k.Write(&own), other.Write(&others)))
-	heraldtest.Must(t, checkReadable(k, secret.New(own.String()), nil))
-	for name, written := range map[string]string{"another keyset": others.String(), "cut short": own.String()[:20], "nothing": ""} {
+	own, err := k.Encode(nil)
+	heraldtest.Must(t, err)
+	others, err := other.Encode(nil)
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, checkReadable(k, own, nil))
+	for name, written := range map[string]string{"another keyset": others.Reveal(), "cut short": own.Reveal()[:20], "nothing": ""} {
 		heraldtest.Fails(t, name, checkReadable(k, secret.New(written), nil), "nothing was changed")
 	}
 }

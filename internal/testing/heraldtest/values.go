@@ -3,7 +3,6 @@ package heraldtest
 import (
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -50,7 +49,7 @@ func Keyset(t testing.TB) string {
 	t.Helper()
 	keys, err := secret.Create()
 	Must(t, err)
-	var text strings.Builder
-	Must(t, keys.Write(&text))
-	return text.String()
+	text, err := keys.Encode(nil)
+	Must(t, err)
+	return text.Reveal()
 }
