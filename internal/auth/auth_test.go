@@ -65,7 +65,7 @@ func TestCredentialsMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	l := &countingTokens{}
-	c := must(New(Config{Ledger: l, Records: l, Keys: must(secret.Create()), Classify: classify.Error, Entries: 2, Now: func() time.Time { return now }}))
+	c := must(New(Config{Ledger: l, Records: l, Keys: must(secret.Create()), Classify: classify.Error, OAuth: &authority{}, Entries: 2, Now: func() time.Time { return now }}))
 	a := func(id string) erc8004.Agent { return erc8004.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
 	for i, step := range []struct {
 		agent string

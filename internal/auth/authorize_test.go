@@ -40,7 +40,7 @@ func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*records.Toke
 // newAuthorizer returns an Authorizer over a ledger that holds one token.
 func newAuthorizer(keys *secret.Keyset, token records.Token) *Authorizer {
 	ledger := &countingTokens{tokens: []records.Token{token}}
-	return must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
+	return must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error, OAuth: &authority{}}))
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {
@@ -134,7 +134,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	tokens := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error})), must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error}))
+	z, other := must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error, OAuth: &authority{}})), must(New(Config{Ledger: tokens, Records: tokens, Keys: keys, Classify: classify.Error, OAuth: &authority{}}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		a := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)))
 		heraldtest.Equal(t, "the token that a job has sent to "+named, a.token, nil)
@@ -240,14 +240,6 @@ func TestOpenToken(t *testing.T) {
 		_, err := send(tt.spoil)
 		wantHeld(t, err, tt.says)
 	}
-
-	// Without a client for authorization servers, there is no access token.
-	w := newRenewing(t, clientOf(""))
-	w.token.Path = "/mcp"
-	ledger := &countingTokens{tokens: []records.Token{w.token}}
-	bare := must(New(Config{Ledger: ledger, Records: ledger, Keys: w.keys, Classify: classify.Error}))
-	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
-	wantHeld(t, err, "this process cannot get access tokens")
 }
 
 // TestOtherHeadersWin: the headers of a job and those of the servers file win over a stored token.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,8 +48,7 @@ type Config struct {
 	Keys    Keys
 	// Classify returns the verdict for an error of any package (package delivery/classify).
 	Classify func(error) outcome.Verdict
-	// OAuth obtains access tokens. Without it, deliveries to agents with an OAuth credential are held.
-	OAuth Authority
+	OAuth    Authority // obtains access tokens
 	// Spool keeps refresh tokens that the ledger currently cannot store. Without it they exist only in this process.
 	Spool RenewalSpool
 	// Age is how long the cached tokens of an agent are used before they are read again. A higher epoch invalidates
@@ -78,11 +78,18 @@ type Authorizer struct {
 	Config
 	known   *lru.Cache[erc8004.Agent, *knownTokens]
 	refused *lru.Cache[erc8004.Agent, refusal]
-	renewer *renewer // nil without OAuth
 	// released holds the epoch for which a success has released the held deliveries of an agent. It is needed because
 	// one success proves nothing about other calls: an agent may refuse some calls because of their content and accept
 	// others. Without it, every success would release and repeat the refused ones.
 	released *lru.Cache[erc8004.Agent, int64]
+
+	access *lru.Cache[audience, *accessToken] // all workers share the access tokens through the store
+	failed *lru.Cache[failureKey, failedRenewal]
+	// refusals counts the fresh access tokens that an agent refused in a row. A call that the agent accepts removes the
+	// entry.
+	refusals *lru.Cache[audience, freshRefusals]
+	mu       sync.Mutex // guards flights and refusals
+	flights  map[audience]*flight
 }
 
 // knownTokens are the cached tokens of an agent, encrypted.
@@ -105,8 +112,8 @@ type refusal struct {
 
 // New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
-	if cfg.Ledger == nil || cfg.Records == nil || cfg.Keys == nil || cfg.Classify == nil {
-		return nil, errors.New("auth: a ledger, records, keys and a classifier are needed")
+	if cfg.Ledger == nil || cfg.Records == nil || cfg.Keys == nil || cfg.Classify == nil || cfg.OAuth == nil {
+		return nil, errors.New("auth: a ledger, records, keys, a classifier and a client for OAuth are needed")
 	}
 	cfg.Age = cmp.Or(cfg.Age, time.Minute)
 	cfg.Entries = cmp.Or(cfg.Entries, 10_000)
@@ -117,16 +124,16 @@ func New(cfg Config) (*Authorizer, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	z := &Authorizer{
+	return &Authorizer{
 		Config:   cfg,
 		known:    newCache[erc8004.Agent, *knownTokens](cfg.Entries),
 		refused:  newCache[erc8004.Agent, refusal](cfg.Entries),
 		released: newCache[erc8004.Agent, int64](cfg.Entries),
-	}
-	if cfg.OAuth != nil {
-		z.renewer = newRenewer(cfg)
-	}
-	return z, nil
+		access:   newCache[audience, *accessToken](cfg.Entries),
+		failed:   newCache[failureKey, failedRenewal](cfg.Entries),
+		refusals: newCache[audience, freshRefusals](cfg.Entries),
+		flights:  map[audience]*flight{},
+	}, nil
 }
 
 // newCache returns an LRU cache for the given number of entries.
@@ -136,13 +143,6 @@ func newCache[K comparable, V any](entries int) *lru.Cache[K, V] {
 		panic(err) // entries is less than one
 	}
 	return c
-}
-
-// Flush tries once more to save renewals that the store has not stored. Call it before the process ends.
-func (z *Authorizer) Flush(ctx context.Context) {
-	if z != nil && z.renewer != nil {
-		z.renewer.flush(ctx)
-	}
 }
 
 // Subject identifies the agent of an endpoint, and the source that named the endpoint.
@@ -277,7 +277,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []records.Token, a 
 	}
 	var value secret.Secret
 	if t.OAuth() {
-		value, err = z.renewer.bearerHeader(ctx, tokenRequest{token: *t, url: e.URL, insist: s.Insist})
+		value, err = z.bearerHeader(ctx, tokenRequest{token: *t, url: e.URL, insist: s.Insist})
 	} else {
 		value, err = z.openToken(*t)
 	}

@@ -18,7 +18,7 @@ import (
 // WithTokenRefresh makes a request to the agent. If the agent refuses the access token, it repeats the request
 // immediately with another token, at most once per Authorization. That other token may be one that another worker got
 // earlier and that was revoked since; then the request is repeated once more. If the agent refuses a fresh token, which
-// may have been revoked in the meantime, the request fails and is retried later (see renewer.rejectFresh).
+// may have been revoked in the meantime, the request fails and is retried later (see rejectFresh).
 func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	call func(context.Context, mcpcall.Endpoint) error) error {
 	err := call(ctx, a.Endpoint)
@@ -29,8 +29,8 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	switch {
 	case !ok || a.refreshed && e.narrow:
 		return err
-	case !e.narrow && (a.refreshed || z.renewer.refusesFresh(e)):
-		return z.renewer.rejectFresh(e)
+	case !e.narrow && (a.refreshed || z.refusesFresh(e)):
+		return z.rejectFresh(e)
 	}
 	a.refreshed = true
 	for again := !e.narrow; ; again = false {
@@ -45,12 +45,12 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 		switch {
 		case ok && still.narrow:
 			a.wantsScope = true
-			z.renewer.rememberFailure(still, z.RefusalPause, &renewalError{text: err.Error(), cause: err})
-		case ok && again && !z.renewer.refusesFresh(still):
+			z.rememberFailure(still, z.RefusalPause, &renewalError{text: err.Error(), cause: err})
+		case ok && again && !z.refusesFresh(still):
 			e = still
 			continue
 		case ok:
-			return z.renewer.rejectFresh(still)
+			return z.rejectFresh(still)
 		}
 		return err
 	}
@@ -88,7 +88,7 @@ func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value se
 				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token),
 				scopeOption(scope)))
 	case !e.narrow:
-		z.renewer.replaceRefused(e)
+		z.replaceRefused(e)
 	}
-	return z.renewer.bearerHeader(ctx, e)
+	return z.bearerHeader(ctx, e)
 }

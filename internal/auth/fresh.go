@@ -31,75 +31,75 @@ type freshRefusals struct {
 }
 
 // replaceRefused invalidates the access token that the agent refused and marks the next one as fresh.
-func (r *renewer) replaceRefused(e tokenRequest) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.invalidate(e) {
-		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.Now(), r.countFresh(e), e.refused})
+func (z *Authorizer) replaceRefused(e tokenRequest) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.invalidate(e) {
+		z.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, z.Now(), z.countFresh(e), e.refused})
 	}
 }
 
 // refusesFresh reports whether the refused access token is the current one and counts as fresh.
-func (r *renewer) refusesFresh(e tokenRequest) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a, ok := r.known.Get(e.audience())
-	had, fresh := r.refusals.Get(e.audience())
+func (z *Authorizer) refusesFresh(e tokenRequest) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	a, ok := z.access.Get(e.audience())
+	had, fresh := z.refusals.Get(e.audience())
 	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal()) &&
 		!had.replaced.Compare(e.refused.Reveal()) && !a.since.Before(had.at)
 }
 
 // countFresh returns the number of fresh tokens refused in a row. r.mu is held.
-func (r *renewer) countFresh(e tokenRequest) int {
-	if had, ok := r.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
+func (z *Authorizer) countFresh(e tokenRequest) int {
+	if had, ok := z.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
 		return had.count
 	}
 	return 0
 }
 
 // acceptFresh records that the agent accepted an access token, so that a later refusal does not concern a fresh one.
-func (r *renewer) acceptFresh(to audience) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.refusals.Remove(to)
+func (z *Authorizer) acceptFresh(to audience) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.refusals.Remove(to)
 }
 
 // rejectFresh returns the error of an attempt whose fresh access token the agent refused. The attempt and the agent's
 // other deliveries wait without further requests. After maxFreshRefusals in a row all of them are held, because neither
 // another token nor time will help. If many deliveries were refused with the same token, it counts once.
-func (r *renewer) rejectFresh(e tokenRequest) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.invalidate(e) {
-		if err := r.recentFailure(e); err != nil {
+func (z *Authorizer) rejectFresh(e tokenRequest) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if !z.invalidate(e) {
+		if err := z.recentFailure(e); err != nil {
 			return err
 		}
-		return r.awaitFresh(e, r.RefusedPause)
+		return z.awaitFresh(e, z.RefusedPause)
 	}
-	count := r.countFresh(e) + 1
-	had, _ := r.refusals.Get(e.audience())
-	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, had.at, count, had.replaced})
+	count := z.countFresh(e) + 1
+	had, _ := z.refusals.Get(e.audience())
+	z.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, had.at, count, had.replaced})
 	if count >= maxFreshRefusals {
 		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP "+
 			"401%s): ask its author whether it takes tokens of that authorization server; then store another "+
 			"credential, %s, or try again with `worker delivery replay`", count, text.Excerpt(e.token.Issuer, 300),
 			describeChallenge(e), howToStore(e.token))
 		err := &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
-		r.rememberFailure(e, r.RefusalPause, err)
+		z.rememberFailure(e, z.RefusalPause, err)
 		return err
 	}
-	pause := r.RefusedPause
+	pause := z.RefusedPause
 	for range count - 1 {
 		pause *= refusedPauseGrowth
 	}
-	err := r.awaitFresh(e, pause)
-	r.rememberFailure(e, pause, err)
+	err := z.awaitFresh(e, pause)
+	z.rememberFailure(e, pause, err)
 	return err
 }
 
 // awaitFresh returns an error that delays a delivery until another access token can be requested. The error does not
 // count against the agent's endpoint.
-func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
+func (z *Authorizer) awaitFresh(e tokenRequest, pause time.Duration) error {
 	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); "+
 		"another one is asked for in %s", text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
 	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause,

@@ -80,7 +80,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []led
 	}
 	agent, epoch := a.Subject.Agent, a.Subject.Epoch
 	if a.token != nil && a.token.OAuth() {
-		z.renewer.acceptFresh(audience{agent, a.token.Origin})
+		z.acceptFresh(audience{agent, a.token.Origin})
 	}
 	r, ok := z.refused.Get(agent)
 	if a.Subject.NamedByJob && (!ok || r.url != sha256.Sum256([]byte(a.Endpoint.URL))) {

@@ -19,7 +19,7 @@ func TestReleaseFails(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	ledger := &countingTokens{tokens: []records.Token{storedToken(keys, at)}, held: true}
-	z := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
+	z := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error, OAuth: &authority{}}))
 	a := must(z.Authorize(t.Context(), Subject{}, endpointAt(at)))
 	ledger.err = errors.New("Postgres is away")
 	z.ObserveSuccess(t.Context(), a)
@@ -41,7 +41,7 @@ func TestTokenFileReturns(t *testing.T) {
 		t.Scheme = records.SchemeFile
 		t.Ciphertext = must(keys.Seal([]byte(path), t.Binding()))
 	})}}
-	z := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
+	z := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error, OAuth: &authority{}}))
 	for times := range 3 {
 		_, err := z.Authorize(t.Context(), Subject{}, endpointAt(at))
 		wantHeld(t, err, "the file that holds the token stored for "+at+" cannot be read")

@@ -19,14 +19,14 @@ import (
 
 // readAccess decrypts the access token in the store; nil if the store has none. A token that cannot be decrypted is
 // logged and returned as unusable.
-func (r *renewer) readAccess(found records.Renewal) *accessToken {
+func (z *Authorizer) readAccess(found records.Renewal) *accessToken {
 	if found.Access == nil {
 		return nil
 	}
 	a := &accessToken{stored: found.Token.UpdatedAt, path: found.Token.Path, sealed: found.Access.Ciphertext}
-	kept, err := openAccess(r.Keys, found.Token, *found.Access)
+	kept, err := openAccess(z.Keys, found.Token, *found.Access)
 	if err != nil {
-		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID,
+		z.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID,
 			"origin", found.Token.Origin, "error", err)
 		return a
 	}
@@ -60,41 +60,41 @@ func AccessToken(keys Keys, t records.Token, a records.Access) (secret.Secret, e
 
 // obtainToken requests an access token from the authorization server and saves it. From the request on it ignores the
 // cancellation of ctx, because the server may already have invalidated the refresh token that was used.
-func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
-	cred, err := openCredential(r.Keys, mine.Token)
+func (z *Authorizer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
+	cred, err := openCredential(z.Keys, mine.Token)
 	if err != nil {
 		return nil, err
 	}
-	last := r.readAccess(mine.Renewal)
+	last := z.readAccess(mine.Renewal)
 	find, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	began := r.Now()
-	to, err := r.discover(find, e, mine.Token, cred, last)
-	addCost(ctx, r.Now().Sub(began))
+	began := z.Now()
+	to, err := z.discover(find, e, mine.Token, cred, last)
+	addCost(ctx, z.Now().Sub(began))
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
 	}
 	// The monotonic clock does not run while the machine is suspended, so the wall clock counts too.
-	now := r.Now()
+	now := z.Now()
 	if max(now.Sub(mine.began), now.Round(0).Sub(mine.began.Round(0)))+askTimeout+saveTimeout > renewLease {
 		return nil, errLeaseOver
 	}
 	ask, cancelAsk := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancelAsk()
-	began = r.Now()
-	token, err := r.OAuth.Obtain(ask, to.server, to.credential, to.scope)
-	addCost(ctx, r.Now().Sub(began))
+	began = z.Now()
+	token, err := z.OAuth.Obtain(ask, to.server, to.credential, to.scope)
+	addCost(ctx, z.Now().Sub(began))
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
 	}
 	token.Scope = to.scope
 	if cred.Grant != oauth.GrantRefreshToken || token.Refresh.IsZero() ||
 		token.Refresh.Compare(cred.RefreshToken.Reveal()) {
-		return r.saveToken(ctx, mine.Renewal, token, nil)
+		return z.saveToken(ctx, mine.Renewal, token, nil)
 	}
 	replaced := cred.RefreshToken
 	cred.RefreshToken = token.Refresh
-	return r.saveToken(ctx, mine.Renewal, token, &rotation{cred, replaced})
+	return z.saveToken(ctx, mine.Renewal, token, &rotation{cred, replaced})
 }
 
 // openCredential decrypts the credential that the operator stored or a renewal updated.
@@ -123,7 +123,7 @@ type discovery struct {
 // The scope is that of the credential, or else that of the last access token, for a credential of an earlier version.
 // discover reads the agent's metadata if the agent refused a token or if the credential has no resource. An agent
 // without metadata names no other server.
-func (r *renewer) discover(ctx context.Context, e tokenRequest, t records.Token, cred oauth.Credential,
+func (z *Authorizer) discover(ctx context.Context, e tokenRequest, t records.Token, cred oauth.Credential,
 	last *accessToken) (discovery, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope of its login
 	scope := cred.Scope
@@ -133,7 +133,7 @@ func (r *renewer) discover(ctx context.Context, e tokenRequest, t records.Token,
 	resource := oauth.Resource{URL: cred.Resource, Issuers: []string{t.Issuer}, Legacy: t.Issuer == string(t.Origin)}
 	needed := !e.refused.IsZero() || cred.Resource == ""
 	if needed || wants && scope == "" {
-		found, err := r.OAuth.Resource(ctx, e.url, e.says)
+		found, err := z.OAuth.Resource(ctx, e.url, e.says)
 		switch {
 		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && isDenied(err)):
 			return discovery{}, err
@@ -145,7 +145,7 @@ func (r *renewer) discover(ctx context.Context, e tokenRequest, t records.Token,
 			resource = found
 		}
 	}
-	server, err := r.OAuth.ServerOf(ctx, resource, t.Issuer)
+	server, err := z.OAuth.ServerOf(ctx, resource, t.Issuer)
 	if err != nil {
 		return discovery{}, err
 	}
@@ -208,10 +208,10 @@ func SealAccess(keys Keys, t records.Token, token oauth.Token, now time.Time) (*
 // saveToken stores an access token for all workers and, if rotated is not nil, the credential with its new refresh
 // token. If the store fails, it retries until SaveTimeout; after that, later deliveries retry. In the meantime this
 // process keeps the token, and Redis the refresh token.
-func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oauth.Token,
+func (z *Authorizer) saveToken(ctx context.Context, lease records.Renewal, token oauth.Token,
 	rotated *rotation) (*accessToken, error) {
-	now := r.Now()
-	sealed, err := SealAccess(r.Keys, lease.Token, token, now)
+	now := z.Now()
+	sealed, err := SealAccess(z.Keys, lease.Token, token, now)
 	if err != nil {
 		return nil, err
 	}
@@ -222,29 +222,29 @@ func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oa
 	if rotated != nil {
 		plain, err := rotated.credential.Marshal()
 		if err == nil {
-			u.credential, err = r.Keys.Seal(plain, lease.Token.Binding())
+			u.credential, err = z.Keys.Seal(plain, lease.Token.Binding())
 		}
 		if err == nil {
-			err = r.sealForSpool(u, rotated.replaced)
+			err = z.sealForSpool(u, rotated.replaced)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), z.SaveTimeout)
 	defer cancel()
 	// A slow store must not delay the save to Redis: until one of them has the token, a crash of this process loses it.
-	within := r.SaveTimeout / 5
+	within := z.SaveTimeout / 5
 	for {
-		err := r.saveOnce(ctx, u, within)
+		err := z.saveOnce(ctx, u, within)
 		if err == nil || errors.Is(err, records.ErrSuperseded) {
 			return got, err
 		}
-		within = r.SaveTimeout
+		within = z.SaveTimeout
 		if loop.Pause(ctx, renewTick) == nil {
 			continue
 		}
-		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it",
+		z.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it",
 			logging.About(logging.Postgres), "agent", lease.Token.ID, "origin", lease.Token.Origin,
 			"with_refresh_token", rotated != nil, "in_redis", u.spooled.Load(), "error", err)
 		got.sealed, got.unsaved = nil, u
@@ -253,25 +253,25 @@ func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oa
 }
 
 // saveOnce saves a renewal to the store, and to Redis if the store fails.
-func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration) error {
+func (z *Authorizer) saveOnce(ctx context.Context, u *unsaved, within time.Duration) error {
 	try, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	err := r.Records.SaveRenewal(try, u.renewal, u.access, u.credential)
+	err := z.Records.SaveRenewal(try, u.renewal, u.access, u.credential)
 	switch {
 	case err == nil && u.spooled.Load():
-		r.dropSpooled(ctx, spoolKey(*u.spool))
+		z.dropSpooled(ctx, spoolKey(*u.spool))
 	case err != nil && !errors.Is(err, records.ErrSuperseded):
-		r.spoolRenewal(ctx, u)
+		z.spoolRenewal(ctx, u)
 	}
 	return err
 }
 
 // retrySave saves a renewal whose saving failed before. It returns nil without an error if the store has a newer one.
-func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToken, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
+func (z *Authorizer) retrySave(ctx context.Context, have *accessToken) (*accessToken, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), z.SaveTimeout)
 	defer cancel()
 	u := have.unsaved
-	switch err := r.saveOnce(ctx, u, r.SaveTimeout); {
+	switch err := z.saveOnce(ctx, u, z.SaveTimeout); {
 	case errors.Is(err, records.ErrSuperseded):
 		return nil, nil
 	case err != nil:
@@ -283,23 +283,26 @@ func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToke
 	return &saved, nil
 }
 
-// flush calls retrySave for all unsaved renewals, before the process ends.
-func (r *renewer) flush(ctx context.Context) {
-	for _, to := range r.known.Keys() {
-		have, ok := r.known.Peek(to)
+// Flush tries once more to save renewals that the store has not stored. Call it before the process ends.
+func (z *Authorizer) Flush(ctx context.Context) {
+	if z == nil {
+		return
+	}
+	for _, to := range z.access.Keys() {
+		have, ok := z.access.Peek(to)
 		if !ok || have.unsaved == nil {
 			continue
 		}
-		saved, err := r.retrySave(ctx, have)
+		saved, err := z.retrySave(ctx, have)
 		switch {
 		case err != nil && have.unsaved.spooled.Load():
-			r.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis",
+			z.Logger.Warn("an access token is lost with this process; its refresh token waits in Redis",
 				"agent", to.agent.ID, "origin", to.origin, "error", err)
 		case err != nil:
-			r.Logger.Error("an access token is lost with this process", "agent", to.agent.ID, "origin", to.origin,
+			z.Logger.Error("an access token is lost with this process", "agent", to.agent.ID, "origin", to.origin,
 				"with_refresh_token", have.unsaved.credential != nil, "error", err)
 		case saved != nil:
-			r.known.Add(to, saved)
+			z.access.Add(to, saved)
 		}
 	}
 }

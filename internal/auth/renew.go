@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
-	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 // Authority is the part of the OAuth client that renewals use (package oauth).
@@ -48,20 +46,6 @@ const (
 	stuckPause   = 10 * time.Second       // after a renewal of another worker did not finish in time
 	insistAfter  = 5 * time.Second        // minimum interval between requests of an operator after a refusal
 )
-
-// renewer manages the access tokens of OAuth credentials: in memory, and for all workers in the store, where one worker
-// at a time renews each.
-type renewer struct {
-	Config
-	known  *lru.Cache[audience, *accessToken]
-	failed *lru.Cache[failureKey, failedRenewal]
-	// refusals counts the fresh access tokens that an agent refused in a row. A call that the agent accepts removes the
-	// entry.
-	refusals *lru.Cache[audience, freshRefusals]
-
-	mu      sync.Mutex // guards flights and refusals
-	flights map[audience]*flight
-}
 
 // audience is the agent and the origin that an access token is sent to.
 type audience struct {
@@ -155,24 +139,9 @@ type flight struct {
 	asked  time.Duration // of its requests (WithCosts), set before done is closed
 }
 
-func newRenewer(cfg Config) *renewer {
-	return &renewer{
-		Config:   cfg,
-		flights:  map[audience]*flight{},
-		known:    newCache[audience, *accessToken](cfg.Entries),
-		failed:   newCache[failureKey, failedRenewal](cfg.Entries),
-		refusals: newCache[audience, freshRefusals](cfg.Entries),
-	}
-}
-
 // bearerHeader returns the value of the Authorization header for a tokenRequest.
-func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
-	if r == nil {
-		return value, outcome.Fail(outcome.AuthRequired,
-			fmt.Sprintf("the credential stored for %s is an OAuth one, and this process cannot get access tokens",
-				e.token.Origin))
-	}
-	a, err := r.currentToken(ctx, e)
+func (z *Authorizer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
+	a, err := z.currentToken(ctx, e)
 	if err != nil {
 		return value, err
 	}
@@ -184,36 +153,36 @@ func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secre
 
 // invalidate records that the agent refused an access token, so that it is not sent again. It reports whether the token
 // was still valid before. r.mu is held.
-func (r *renewer) invalidate(e tokenRequest) bool {
-	a, ok := r.known.Get(e.audience())
+func (z *Authorizer) invalidate(e tokenRequest) bool {
+	a, ok := z.access.Get(e.audience())
 	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {
 		return false
 	}
 	invalid := *a
 	invalid.invalid = true
-	r.known.Add(e.audience(), &invalid)
+	z.access.Add(e.audience(), &invalid)
 	return true
 }
 
 // currentToken returns the cached access token while it is usable and not due for renewal, or else renews it. One
 // caller at a time renews, in this process and among all workers. While the old token is usable, the other callers get
 // it without waiting, and a failure is only logged.
-func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToken, error) {
+func (z *Authorizer) currentToken(ctx context.Context, e tokenRequest) (*accessToken, error) {
 	const most = 4 // a token that was just renewed may immediately be refused or replaced
 	for range most {
-		have, f, mine := r.joinRenewal(e)
-		switch usable := have.usable(e, r.Now()); {
+		have, f, mine := z.joinRenewal(e)
+		switch usable := have.usable(e, z.Now()); {
 		case f == nil:
 			return have, nil
 		case mine:
-			return r.leadRenewal(ctx, e, have, f)
+			return z.leadRenewal(ctx, e, have, f)
 		case usable:
 			return have, nil
 		}
-		joined := r.Now()
+		joined := z.Now()
 		select {
 		case <-f.done:
-			addCost(ctx, min(f.asked, r.Now().Sub(joined)))
+			addCost(ctx, min(f.asked, z.Now().Sub(joined)))
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -227,8 +196,8 @@ func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToke
 }
 
 // cachedToken returns the cached token, unless it belongs to an older credential.
-func (r *renewer) cachedToken(e tokenRequest) *accessToken {
-	a, ok := r.known.Get(e.audience())
+func (z *Authorizer) cachedToken(e tokenRequest) *accessToken {
+	a, ok := z.access.Get(e.audience())
 	if !ok || a.stored.Before(e.token.UpdatedAt) {
 		return nil
 	}
@@ -237,42 +206,42 @@ func (r *renewer) cachedToken(e tokenRequest) *accessToken {
 
 // joinRenewal returns the cached token and the renewal in progress. If none is in progress it starts one, which the
 // caller must lead (mine). f is nil if no renewal is needed.
-func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, mine bool) {
-	r.mu.Lock() // leadRenewal stores the token before it removes its flight
-	defer r.mu.Unlock()
-	have = r.cachedToken(e)
-	if have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
+func (z *Authorizer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, mine bool) {
+	z.mu.Lock() // leadRenewal stores the token before it removes its flight
+	defer z.mu.Unlock()
+	have = z.cachedToken(e)
+	if have.usable(e, z.Now()) && !have.needsRefresh(z.Now()) {
 		return have, nil, false
 	}
-	if f, ok := r.flights[e.audience()]; ok {
+	if f, ok := z.flights[e.audience()]; ok {
 		return have, f, false
 	}
 	f = &flight{stored: e.token.UpdatedAt, key: e.failureKey(), done: make(chan struct{})}
-	r.flights[e.audience()] = f
+	z.flights[e.audience()] = f
 	return have, f, true
 }
 
 // leadRenewal renews the token for all callers that wait on f. If that fails and have is still usable, it returns have.
-func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken,
+func (z *Authorizer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken,
 	f *flight) (got *accessToken, err error) {
 	f.err = errors.New("renewing an access token broke off") // the error for the other callers if renewToken panics
 	defer func() {
-		r.mu.Lock()
-		delete(r.flights, e.audience())
-		r.mu.Unlock()
+		z.mu.Lock()
+		delete(z.flights, e.audience())
+		z.mu.Unlock()
 		close(f.done)
 	}()
-	got, err = r.renewToken(WithCosts(ctx, &f.asked), e, have)
+	got, err = z.renewToken(WithCosts(ctx, &f.asked), e, have)
 	addCost(ctx, f.asked)
 	if err == nil {
-		r.known.Add(e.audience(), got)
+		z.access.Add(e.audience(), got)
 	}
 	f.err = err
-	if err == nil || !have.usable(e, r.Now()) {
+	if err == nil || !have.usable(e, z.Now()) {
 		return got, err
 	}
 	if !isRemembered(err) {
-		r.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID,
+		z.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID,
 			"origin", e.token.Origin,
 			"issuer", e.token.Issuer, "ends", have.until.UTC().Format(time.RFC3339), "error", err)
 	}
@@ -280,15 +249,15 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 }
 
 // renewToken obtains an access token, or returns one that another worker obtained.
-func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
+func (z *Authorizer) renewToken(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
 	if have != nil && have.unsaved != nil {
 		var err error
-		if have, err = r.retrySave(ctx, have); err != nil || have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
+		if have, err = z.retrySave(ctx, have); err != nil || have.usable(e, z.Now()) && !have.needsRefresh(z.Now()) {
 			return have, err
 		}
 	}
-	if err := r.recentFailure(e); err != nil {
-		if got := r.findNewer(ctx, e, have); got != nil {
+	if err := z.recentFailure(e); err != nil {
+		if got := z.findNewer(ctx, e, have); got != nil {
 			return got, nil
 		}
 		return nil, err
@@ -296,50 +265,50 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 	wait, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	for {
-		mine, found, err := r.acquireLease(wait, e, have)
+		mine, found, err := z.acquireLease(wait, e, have)
 		if wait.Err() != nil && ctx.Err() == nil {
-			r.rememberFailure(e, stuckPause, err)
+			z.rememberFailure(e, stuckPause, err)
 		}
 		if err != nil || found != nil {
 			return found, err
 		}
-		got, err := r.adoptSpooled(wait, mine)
+		got, err := z.adoptSpooled(wait, mine)
 		if err == nil && got != nil {
-			if have = got; got.usable(e, r.Now()) && !got.needsRefresh(r.Now()) {
+			if have = got; got.usable(e, z.Now()) && !got.needsRefresh(z.Now()) {
 				return got, nil
 			}
 			continue // continue with its refresh token
 		}
 		if err == nil {
-			got, err = r.obtainToken(wait, e, mine)
+			got, err = z.obtainToken(wait, e, mine)
 		}
 		switch {
 		case err == nil:
-			r.failed.Remove(e.failureKey())
-			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
+			z.failed.Remove(e.failureKey())
+			z.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
 				"issuer", mine.Token.Issuer, "until", got.until)
 			return got, nil
 		case errors.Is(err, records.ErrSuperseded): // try again with the newer credential or token
 		case errors.Is(err, errLeaseOver):
-			r.yieldLease(ctx, mine)
+			z.yieldLease(ctx, mine)
 		default:
-			r.recordFailure(ctx, e, mine, have, err)
+			z.recordFailure(ctx, e, mine, have, err)
 			return nil, err
 		}
 	}
 }
 
 // findNewer returns a usable access token that another worker stored; nil if there is no newer one.
-func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
-	found, err := r.Records.LeaseRenewal(ctx, e.token, nil, 0)
+func (z *Authorizer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
+	found, err := z.Records.LeaseRenewal(ctx, e.token, nil, 0)
 	if err != nil {
 		return nil // the caller returns the error of the failed renewal
 	}
-	a := r.readAccess(found)
-	if !a.usable(e, r.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
+	a := z.readAccess(found)
+	if !a.usable(e, z.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
 		return nil
 	}
-	r.failed.Remove(e.failureKey())
+	z.failed.Remove(e.failureKey())
 	return a
 }
 
@@ -354,23 +323,23 @@ var errLeaseOver = errors.New("the lease of a renewal is nearly over")
 
 // acquireLease acquires the lease of the renewal. If another worker has it, acquireLease returns the usable token have,
 // or waits until the other worker has stored a usable token and returns that one.
-func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
+func (z *Authorizer) acquireLease(ctx context.Context, e tokenRequest,
 	have *accessToken) (mine leased, found *accessToken, err error) {
 	var seen []byte
 	if have != nil {
 		seen = have.sealed
 	}
-	tick := r.Ticks
+	tick := z.Ticks
 	if tick == nil {
 		tick = time.Tick(renewTick)
 	}
 	for {
-		mine.began = r.Now()
-		mine.Renewal, err = r.Records.LeaseRenewal(ctx, e.token, seen, renewLease)
+		mine.began = z.Now()
+		mine.Renewal, err = z.Records.LeaseRenewal(ctx, e.token, seen, renewLease)
 		switch {
 		case ctx.Err() != nil:
-			r.yieldLease(ctx, mine)
-			return mine, nil, r.explainWait(ctx, e)
+			z.yieldLease(ctx, mine)
+			return mine, nil, z.explainWait(ctx, e)
 		case err != nil && !errors.Is(err, ledger.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
@@ -378,8 +347,8 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		case mine.No != 0:
 			return mine, nil, nil
 		}
-		if now := r.readAccess(mine.Renewal); now != nil && !bytes.Equal(now.sealed, seen) {
-			if now.usable(e, r.Now()) {
+		if now := z.readAccess(mine.Renewal); now != nil && !bytes.Equal(now.sealed, seen) {
+			if now.usable(e, z.Now()) {
 				return mine, now, nil
 			}
 			seen = now.sealed // this is the token to replace
@@ -388,15 +357,15 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		if mine.Access == nil {
 			seen = nil
 		}
-		if have.usable(e, r.Now()) {
+		if have.usable(e, z.Now()) {
 			return mine, have, nil // the other worker renews it
 		}
-		began := r.Now()
+		began := z.Now()
 		select {
 		case <-tick:
-			addCost(ctx, r.Now().Sub(began))
+			addCost(ctx, z.Now().Sub(began))
 		case <-ctx.Done():
-			return mine, nil, r.explainWait(ctx, e)
+			return mine, nil, z.explainWait(ctx, e)
 		}
 	}
 }
@@ -409,7 +378,7 @@ func pauseReplaced(e tokenRequest) error {
 }
 
 // explainWait returns the error of a wait that timed out or was stopped.
-func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
+func (z *Authorizer) explainWait(ctx context.Context, e tokenRequest) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
@@ -418,44 +387,44 @@ func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
 }
 
 // yieldLease releases the lease, so that another worker can try immediately.
-func (r *renewer) yieldLease(ctx context.Context, mine leased) {
+func (z *Authorizer) yieldLease(ctx context.Context, mine leased) {
 	if mine.No == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), z.SaveTimeout)
 	defer cancel()
-	if err := r.Records.YieldRenewal(ctx, mine.Renewal); err != nil {
-		r.Logger.Debug("the lease of a renewal that failed runs out by itself", "agent", mine.Token.ID, "error", err)
+	if err := z.Records.YieldRenewal(ctx, mine.Renewal); err != nil {
+		z.Logger.Debug("the lease of a renewal that failed runs out by itself", "agent", mine.Token.ID, "error", err)
 	}
 }
 
 // recordFailure releases the lease, so that another worker can try, and makes this worker pause before it calls the
 // authorization server again. A slow server would otherwise occupy the worker's slots.
-func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased, have *accessToken, err error) {
-	r.yieldLease(ctx, mine)
+func (z *Authorizer) recordFailure(ctx context.Context, e tokenRequest, mine leased, have *accessToken, err error) {
+	z.yieldLease(ctx, mine)
 	e.token = mine.Token // it may be newer
 	var away *oauth.UnavailableError
 	switch {
 	case errors.As(err, &away):
-		pause := max(awayPause, awayShare*r.Now().Sub(mine.began), away.RetryAfter)
-		if f, ok := r.failed.Get(e.failureKey()); ok && have.usable(e, r.Now()) {
+		pause := max(awayPause, awayShare*z.Now().Sub(mine.began), away.RetryAfter)
+		if f, ok := z.failed.Get(e.failureKey()); ok && have.usable(e, z.Now()) {
 			pause = max(pause, min(2*f.pause, awayMost))
 		}
-		r.rememberFailure(e, pause, err)
-	case r.Classify(err).Ending == outcome.Held:
-		r.rememberFailure(e, r.RefusalPause, err)
+		z.rememberFailure(e, pause, err)
+	case z.Classify(err).Ending == outcome.Held:
+		z.rememberFailure(e, z.RefusalPause, err)
 	} // otherwise an internal error, or the caller was stopped
 }
 
 // rememberFailure makes recentFailure return err for the duration of pause.
-func (r *renewer) rememberFailure(e tokenRequest, pause time.Duration, err error) {
-	r.failed.Add(e.failureKey(), failedRenewal{stored: e.token.UpdatedAt, at: r.Now(), pause: pause, err: err})
+func (z *Authorizer) rememberFailure(e tokenRequest, pause time.Duration, err error) {
+	z.failed.Add(e.failureKey(), failedRenewal{stored: e.token.UpdatedAt, at: z.Now(), pause: pause, err: err})
 }
 
 // recentFailure returns the error of a recent renewal if it is too early to try again, else nil.
-func (r *renewer) recentFailure(e tokenRequest) error {
-	f, ok := r.failed.Get(e.failureKey())
-	ago := r.Now().Sub(f.at)
+func (z *Authorizer) recentFailure(e tokenRequest) error {
+	f, ok := z.failed.Get(e.failureKey())
+	ago := z.Now().Sub(f.at)
 	var away *oauth.UnavailableError
 	unanswered := errors.As(f.err, &away)
 	if !ok || f.stored.Before(e.token.UpdatedAt) || ago >= f.pause || e.insist && !unanswered && ago >= insistAfter {

@@ -165,7 +165,7 @@ func (a *authority) countRequests() int {
 	return len(a.asked)
 }
 
-// renewing combines the ledger, the authorization server, the keys and the log that a renewer uses.
+// renewing combines the ledger, the authorization server, the keys and the log that a worker uses.
 type renewing struct {
 	*renewals
 	*authority
@@ -206,9 +206,9 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 	w.token, w.access, w.until = t, nil, time.Time{}
 }
 
-func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Records: w.renewals, Keys: w.keys, Classify: classify.Error, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
-		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
+func (w *renewing) newWorker() *Authorizer {
+	return must(New(Config{Ledger: w.renewals, Records: w.renewals, Keys: w.keys, Classify: classify.Error, OAuth: w.authority,
+		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 
 // newAuthorizer returns an Authorizer of another worker.
@@ -232,7 +232,7 @@ func (w *renewing) refusedRequest(access string) tokenRequest {
 }
 
 // wantSent checks the token that r sends, and the number of requests to the authorization server so far.
-func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
+func (w *renewing) wantSent(t testing.TB, r *Authorizer, e tokenRequest, want string, asked int) {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
 	if err != nil || got.Reveal() != "Bearer "+want || w.countRequests() != asked {
@@ -240,7 +240,7 @@ func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want strin
 	}
 }
 
-func (w *renewing) wantFailure(t testing.TB, r *renewer, e tokenRequest, why outcome.Reason, says string, asked int) outcome.Verdict {
+func (w *renewing) wantFailure(t testing.TB, r *Authorizer, e tokenRequest, why outcome.Reason, says string, asked int) outcome.Verdict {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
 	if err == nil {
@@ -323,7 +323,7 @@ func TestOneRenews(t *testing.T) {
 			}
 		}
 	})
-	workers := []*renewer{w.newWorker(), w.newWorker(), w.newWorker()}
+	workers := []*Authorizer{w.newWorker(), w.newWorker(), w.newWorker()}
 	round := func(e tokenRequest, want string) {
 		t.Helper()
 		for i := range 48 {
@@ -580,11 +580,11 @@ func TestRenewalIsStoredLater(t *testing.T) {
 		r := w.newWorker()
 		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		w.wantSent(t, r, w.tokenRequest(), "access-1", 1) // the store is still unavailable
-		r.flush(t.Context())
+		r.Flush(t.Context())
 		heraldtest.Contains(t, "the log", w.log.String(), "is lost with this process")
 		w.err = nil
 		if flush {
-			r.flush(t.Context())
+			r.Flush(t.Context())
 		} else {
 			w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		}
@@ -600,7 +600,7 @@ func TestRenewalIsStoredLater(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	w.err = nil
 	w.replaceCredential(loginOf("refresh-9"))
-	r.flush(t.Context())
+	r.Flush(t.Context())
 	w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
 	heraldtest.Equal(t, "it asks with", w.asked[1].RefreshToken.Reveal(), "refresh-9")
 }

@@ -59,27 +59,27 @@ func spoolKey(b secret.Binding) string {
 }
 
 // spoolRenewal puts a renewal that Postgres did not store into Redis, unless it is already there.
-func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
-	if u.spool == nil || r.Spool == nil || u.spooled.Load() {
+func (z *Authorizer) spoolRenewal(ctx context.Context, u *unsaved) {
+	if u.spool == nil || z.Spool == nil || u.spooled.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
 	t := u.renewal.Token
-	if err := r.Spool.Put(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
-		r.Logger.Warn("neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory",
+	if err := z.Spool.Put(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
+		z.Logger.Warn("neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory",
 			"agent", t.ID,
 			"origin", t.Origin, "error", err)
 		return
 	}
 	u.spooled.Store(true)
-	r.Logger.Info("Postgres does not accept a renewed refresh token; Redis keeps it, sealed, for the next renewal",
+	z.Logger.Info("Postgres does not accept a renewed refresh token; Redis keeps it, sealed, for the next renewal",
 		"agent", t.ID, "origin", t.Origin)
 }
 
 // sealForSpool encrypts the entry for spoolRenewal. It does nothing if the refresh token did not change.
-func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
-	if u.credential == nil || r.Spool == nil {
+func (z *Authorizer) sealForSpool(u *unsaved, replaced secret.Secret) error {
+	if u.credential == nil || z.Spool == nil {
 		return nil
 	}
 	plain, err := json.Marshal(spooledRenewal{u.access.Ciphertext, u.access.ExpiresAt, u.credential})
@@ -87,47 +87,47 @@ func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 		return errors.New("seal a renewed refresh token") // err could contain the token
 	}
 	b := spoolBinding(u.renewal.Token, replaced)
-	u.spoolText, err = r.Keys.Seal(plain, b)
+	u.spoolText, err = z.Keys.Seal(plain, b)
 	u.spool = &b
 	return err
 }
 
 // dropSpooled deletes an entry from Redis after Postgres has stored it. If that fails, no later credential matches the
 // entry.
-func (r *renewer) dropSpooled(ctx context.Context, key string) {
+func (z *Authorizer) dropSpooled(ctx context.Context, key string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
-	if err := r.Spool.Delete(ctx, key); err != nil {
-		r.Logger.Debug("a renewed refresh token that Postgres has stays in Redis for a while", "error", err)
+	if err := z.Spool.Delete(ctx, key); err != nil {
+		z.Logger.Debug("a renewed refresh token that Postgres has stays in Redis for a while", "error", err)
 	}
 }
 
 // adoptSpooled looks in Redis for a renewal that follows on the leased credential, and stores it in Postgres. That ends
 // the lease, and the caller continues with the stored token. It returns nil without an error if there is no such
 // renewal. If Redis does not answer, it returns an error, and no token is requested.
-func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, error) {
-	if r.Spool == nil || mine.Token.Scheme != records.SchemeAuthorizationCode {
+func (z *Authorizer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, error) {
+	if z.Spool == nil || mine.Token.Scheme != records.SchemeAuthorizationCode {
 		return nil, nil
 	}
-	cred, err := openCredential(r.Keys, mine.Token)
+	cred, err := openCredential(z.Keys, mine.Token)
 	if err != nil {
 		return nil, err
 	}
-	found, key, err := readSpooled(ctx, r.Spool, r.Keys, mine.Token, cred)
+	found, key, err := readSpooled(ctx, z.Spool, z.Keys, mine.Token, cred)
 	if err != nil || found == nil {
 		return nil, err
 	}
 	renewal := records.Renewal{Token: mine.Token, No: mine.No,
 		Access: &records.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
-	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
+	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), z.SaveTimeout)
 	defer cancel()
-	if err := r.Records.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
+	if err := z.Records.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
 		return nil, err
 	}
-	r.dropSpooled(ctx, key)
-	r.Logger.Info("a renewed refresh token that Postgres could not take before was found in Redis and stored",
+	z.dropSpooled(ctx, key)
+	z.Logger.Info("a renewed refresh token that Postgres could not take before was found in Redis and stored",
 		"agent", mine.Token.ID, "origin", mine.Token.Origin)
-	return r.readAccess(renewal), nil
+	return z.readAccess(renewal), nil
 }
 
 // readSpooled reads and decrypts the entry that follows on a credential. It returns nil without an error if Redis has

@@ -49,7 +49,7 @@ func (s *spooled) Delete(_ context.Context, key string) error {
 }
 
 // newSpoolingWorker returns a worker that uses Redis.
-func (w *renewing) newSpoolingWorker(s *spooled) *renewer {
+func (w *renewing) newSpoolingWorker(s *spooled) *Authorizer {
 	r := w.newWorker()
 	r.Spool = s
 	return r
@@ -78,7 +78,7 @@ func TestSpooledRenewal(t *testing.T) {
 	for _, text := range redis.texts {
 		heraldtest.Lacks(t, "the spooled text", string(text), "refresh-1", "access-1")
 	}
-	dead.flush(t.Context())
+	dead.Flush(t.Context())
 	heraldtest.Lacks(t, "the log", w.log.String(), "is lost with this process\"")
 	w.err = nil
 	w.Advance(renewLease) // which the dead one did not give back

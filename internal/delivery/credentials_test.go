@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
@@ -99,7 +100,8 @@ func (w *world) bearer(id *big.Int, rawURL string) int {
 // credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
-	cfg := auth.Config{Ledger: w.store, Records: records.New(w.store), Keys: w.keys, Classify: classify.Error}
+	cfg := auth.Config{Ledger: w.store, Records: records.New(w.store), Keys: w.keys, Classify: classify.Error,
+		OAuth: must(oauth.New(oauth.Config{HTTP: &http.Client{Transport: http.DefaultTransport}}))}
 	for _, f := range adapt {
 		f(&cfg)
 	}
