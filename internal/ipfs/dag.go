@@ -32,7 +32,7 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	defer func() {
 		// The decoders below are third-party code and process untrusted bytes.
 		if p := recover(); p != nil {
-			f.log.Error("decoding ipfs content panicked", "uri", ref.shown, "panic", p)
+			f.cfg.Logger.Error("decoding ipfs content panicked", "uri", ref.shown, "panic", p)
 			content, err = nil, &InvalidError{URI: ref.shown, Why: "its blocks cannot be decoded"}
 		}
 	}()

@@ -95,8 +95,6 @@ type Fetcher struct {
 	cache    *cache
 	failures *failures
 	names    *lru.Cache[string, nameRecord]
-	log      *slog.Logger
-	now      func() time.Time
 
 	// Fetches run with a context of their own, so that one caller's cancellation does not affect the other callers.
 	ctx     context.Context
@@ -135,8 +133,6 @@ func New(cfg Config) (*Fetcher, error) {
 		cache:    newCache(max(0, cfg.CacheBytes)),
 		failures: newFailures(cfg.Now),
 		names:    names,
-		log:      cfg.Logger,
-		now:      cfg.Now,
 	}
 	for _, s := range cfg.Gateways {
 		base, err := parseGateway(s)
@@ -193,14 +189,14 @@ func (f *Fetcher) fetchShared(
 	if limit <= 0 {
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
 	}
-	start := f.now()
+	start := f.cfg.Now()
 	ref, err := parseReference(uri, limit)
 	if err != nil {
 		return Document{}, err
 	}
 	if ref.source == SourceData {
 		return Document{Bytes: ref.bytes, MediaType: ref.mediaType, Source: SourceData, URI: ref.uri(),
-			Took: f.now().Sub(start)}, nil
+			Took: f.cfg.Now().Sub(start)}, nil
 	}
 	// The key of the flight contains the gateway URL, because other URLs of the same CID lack this last resort, and
 	// the limit, because it affects the result.
@@ -238,7 +234,7 @@ func (f *Fetcher) fetchShared(
 			return Document{}, r.Err
 		}
 		doc := r.Val.(Document)
-		doc.Took = f.now().Sub(start)
+		doc.Took = f.cfg.Now().Sub(start)
 		return doc, nil
 	case <-ctx.Done():
 		return Document{}, fmt.Errorf("fetching %s: %w", ref.shown,

@@ -95,7 +95,7 @@ func canonicalName(name string) string {
 // domain in DNS.
 func (f *Fetcher) lookUp(ctx context.Context, name, shown string, anew bool) (found nameRecord, err error) {
 	last, _ := f.names.Get(name)
-	if !anew && f.now().Before(last.expires) {
+	if !anew && f.cfg.Now().Before(last.expires) {
 		return last, nil
 	}
 	if isKey(name) {
@@ -137,7 +137,7 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (best nam
 		enough *time.Timer
 	)
 	err = s.askGateways(ctx, func(ctx context.Context, g *gateway) error {
-		found, err := g.fetchRecord(ctx, name, f.now())
+		found, err := g.fetchRecord(ctx, name, f.cfg.Now())
 		if err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	case 0:
 		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	case 1:
-		return nameRecord{value: links[0], expires: f.now().Add(longestName)}, nil
+		return nameRecord{value: links[0], expires: f.cfg.Now().Add(longestName)}, nil
 	}
 	return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }

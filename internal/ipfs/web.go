@@ -79,7 +79,7 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 		return Document{}, &NotFoundError{URI: shown, Asked: []string{u.Host}}
 	default:
 		return Document{}, &UnavailableError{URI: shown,
-			RetryAfter: netguard.RetryAfter(resp.Header, f.now(), longestRetryAfter), Status: resp.StatusCode,
+			RetryAfter: netguard.RetryAfter(resp.Header, f.cfg.Now(), longestRetryAfter), Status: resp.StatusCode,
 			Err: fmt.Errorf("the server answered %d", resp.StatusCode)}
 	}
 	if resp.ContentLength > limit {

@@ -76,16 +76,11 @@ type Server interface {
 }
 
 type server struct {
-	srv   *asynq.Server
-	mux   asynq.Handler
-	kinds map[string]bool
-	rdb   Redis
-
-	foreign  *foreignTasks
-	expired  sync.Once                                            // the warning about jobs past their own deadline
-	enqueue  func(context.Context, Task, map[string]string) error // Queue.enqueueWith
-	announce func() error                                         // Queue.announceLanes
-	log      *slog.Logger
+	*Queue
+	srv     *asynq.Server
+	mux     asynq.Handler
+	kinds   map[string]bool
+	expired sync.Once // the warning about jobs past their own deadline
 }
 
 // NewServer validates cfg and returns a Server of q, which fetches no tasks before Start.
@@ -96,8 +91,7 @@ func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &server{log: q.log, rdb: q.rdb, foreign: &q.foreign, enqueue: q.enqueueWith, announce: q.announceLanes,
-		kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &server{Queue: q, kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
@@ -119,7 +113,7 @@ func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 }
 
 func (s *server) Start() error {
-	if err := s.announce(); err != nil {
+	if err := s.announceLanes(); err != nil {
 		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
 	}
 	if err := s.srv.Start(s.mux); err != nil {

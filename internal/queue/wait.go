@@ -67,7 +67,7 @@ func (s *server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
 	defer cancel()
-	return s.enqueue(ctx, Task{DeliveryID: p.DeliveryID, N: p.N, Kind: t.Type(), Lane: Retry}, map[string]string{
+	return s.enqueueWith(ctx, Task{DeliveryID: p.DeliveryID, N: p.N, Kind: t.Type(), Lane: Retry}, map[string]string{
 		waitUntil: strconv.FormatInt(ceilSecond(wait.At).Unix(), 10), waitText: wait.Text,
 		waitFree: strconv.FormatBool(wait.Free)}) == nil
 }

@@ -34,27 +34,22 @@ type Config struct {
 }
 
 // Client sends requests to resources and authorization servers. It caches nothing. It is safe for concurrent use.
-type Client struct {
-	http    *http.Client
-	now     func() time.Time
-	timeout time.Duration
-}
+type Client struct{ Config }
 
 // New validates cfg and returns a Client.
 func New(cfg Config) (*Client, error) {
 	if cfg.HTTP == nil || cfg.HTTP.Transport == nil {
 		return nil, errors.New("oauth: a client needs an HTTP client that dials through the guard")
 	}
-	c := &Client{now: cfg.Now, timeout: cfg.Timeout}
-	if c.now == nil {
-		c.now = time.Now
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
-	if c.timeout <= 0 {
-		c.timeout = 10 * time.Second
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Second
 	}
-	c.http = &http.Client{
+	cfg.HTTP = &http.Client{
 		Transport:     cfg.HTTP.Transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return c, nil
+	return &Client{cfg}, nil
 }

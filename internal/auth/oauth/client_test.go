@@ -16,7 +16,7 @@ func TestNew(t *testing.T) {
 	}
 	given := &http.Client{Transport: http.NewFileTransport(http.Dir(t.TempDir())), Timeout: 1}
 	c, err := New(Config{HTTP: given})
-	if err != nil || c.now == nil || c.timeout <= 0 || c.http == given {
+	if err != nil || c.Now == nil || c.Timeout <= 0 || c.HTTP == given {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }

@@ -34,15 +34,15 @@ func newPost(endpoint *url.URL, contentType string, body []byte) *http.Request {
 // sendRequest sends one request and reads the response, of at most limit bytes and within the timeout. hidden are
 // secrets in the request; errors never contain them, even if the server echoes them. Errors are *UnavailableError.
 func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	fail := func(status int, err error) error {
-		err = netguard.Explain("it", c.timeout, err) // drops net/http's text, which contains the full address
+		err = netguard.Explain("it", c.Timeout, err) // drops net/http's text, which contains the full address
 		return &UnavailableError{Host: req.URL.Host, Status: status,
 			Err: &netguard.FailureError{Text: hideSecrets(excerpt(err.Error(), 300), hidden), Cause: err}}
 	}
 	req.Header.Set("Accept", "application/json")
-	resp, err := c.http.Do(req.WithContext(ctx))
+	resp, err := c.HTTP.Do(req.WithContext(ctx))
 	if err != nil {
 		return nil, fail(0, err)
 	}
@@ -57,7 +57,7 @@ func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64
 	a := &answer{host: req.URL.Host, status: resp.StatusCode, header: resp.Header, body: body}
 	if isTransient(a.status) {
 		return nil, &UnavailableError{Host: req.URL.Host, Status: a.status,
-			RetryAfter: netguard.RetryAfter(resp.Header, c.now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
+			RetryAfter: netguard.RetryAfter(resp.Header, c.Now(), maxRetry), Err: fmt.Errorf("HTTP %d", a.status)}
 	}
 	return a, nil
 }

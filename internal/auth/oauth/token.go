@@ -57,7 +57,7 @@ func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope st
 
 // redeemGrant sends a form to the token endpoint, authenticated as the client of cred.
 func (c *Client) redeemGrant(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
-	asked, before := form.Get("scope"), c.now()
+	asked, before := form.Get("scope"), c.Now()
 	a, hidden, err := c.postForm(ctx, s, "token endpoint", s.TokenEndpoint, cred, form)
 	if err != nil {
 		return Token{}, err
@@ -107,7 +107,7 @@ func (c *Client) authenticateClient(s Server, cred Credential, form url.Values) 
 		if err != nil {
 			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
 		}
-		assertion, err := key.signAssertion(cred.ClientID, s.Issuer, cred.KeyID, c.now())
+		assertion, err := key.signAssertion(cred.ClientID, s.Issuer, cred.KeyID, c.Now())
 		if err != nil {
 			return fmt.Errorf("the OAuth credential cannot be used: %w", err)
 		}

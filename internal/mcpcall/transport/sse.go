@@ -37,10 +37,8 @@ const (
 // confuses an agent's request with the answer to a request of the same id, lets calls run into their timeout after the
 // stream was lost, and posts to http if an https stream names such an address.
 type Stream struct {
-	base   *url.URL // of the stream
+	HTTPConfig
 	client *http.Client
-	limit  int64 // bytes of one event
-	now    func() time.Time
 	hold   func(bytes int64) // see eventReader
 
 	life context.Context // ends with the transport
@@ -79,8 +77,8 @@ var errStreamClosed = errors.New("the event stream is closed")
 
 // NewStream returns a stream that is not open yet. hold is called with the change in the bytes of the incomplete event.
 func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
-	s := &Stream{base: cfg.URL, client: cfg.newClient(), limit: cfg.MaxAnswerBytes, now: cfg.Now, hold: hold,
-		pending: map[string]*pendingRequest{}, over: make(chan struct{})}
+	s := &Stream{HTTPConfig: cfg, client: cfg.newClient(), hold: hold, pending: map[string]*pendingRequest{},
+		over: make(chan struct{})}
 	s.life, s.end = context.WithCancel(cfg.Life)
 	return s
 }
@@ -118,7 +116,7 @@ func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 
 // connectStream opens the stream, starts its reader and waits for the address of requests.
 func (s *Stream) connectStream(ctx context.Context, x *exchange) error {
-	request, err := http.NewRequestWithContext(withExchange(s.life, x), http.MethodGet, s.base.String(), nil)
+	request, err := http.NewRequestWithContext(withExchange(s.life, x), http.MethodGet, s.URL.String(), nil)
 	if err != nil {
 		return err
 	}
@@ -150,7 +148,7 @@ func (s *Stream) connectStream(ctx context.Context, x *exchange) error {
 
 // readEvents processes the stream's events until the stream ends. It always returns an error.
 func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
-	events := newEventReader(body, s.limit)
+	events := newEventReader(body, s.MaxAnswerBytes)
 	events.spend, events.hold = s.chargeUnasked, s.hold
 	known := false
 	for {
@@ -159,7 +157,7 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 		case err != nil:
 			return err
 		case e.name == "endpoint" && !known: // only the first one counts
-			if s.postURL, err = endpointTarget(s.base, string(e.data)); err != nil {
+			if s.postURL, err = endpointTarget(s.URL, string(e.data)); err != nil {
 				return err
 			}
 			known = true
@@ -177,14 +175,14 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 // chargeUnasked bounds the bytes that an agent may send without being asked, and so the work of reading them. Each
 // request allows one more event, because the agent may report progress or answer too late.
 func (s *Stream) chargeUnasked(n int64) error {
-	if now := s.now(); now.Sub(s.window) >= unaskedWindow {
+	if now := s.Now(); now.Sub(s.window) >= unaskedWindow {
 		s.window, s.unasked, s.sentBefore = now, 0, s.sent.Swap(0)
 	}
 	s.unasked += n
 	allowed := 2 + s.sent.Load() + s.sentBefore // 2: one event may be an answer that is still arriving
-	if s.unasked/s.limit >= allowed {
+	if s.unasked/s.MaxAnswerBytes >= allowed {
 		const why = "its event stream sends more than %d unrequested bytes a minute"
-		return &BadAnswerError{Why: fmt.Sprintf(why, s.limit)}
+		return &BadAnswerError{Why: fmt.Sprintf(why, s.MaxAnswerBytes)}
 	}
 	return nil
 }
