@@ -67,8 +67,8 @@ type assembly struct {
 	signing     *signing.Ring // nil without HERALD_PUBLIC_URL
 	pool        *mcpcall.Pool
 	serversFile *serversFile
-	policyFile  *backend.PolicyFile // nil without HERALD_POLICY_FILE
-	fast        queue.Redis         // for rate limits; nil with an embedded Redis
+	policyFile  *backend.PolicyFile
+	fast        queue.Redis // for rate limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
 	unbound     *ratelimit.Limiter // of agents without a verified endpoint; nil with HERALD_BINDING=off
 	efforts     *effort.Budgets    // nil with HERALD_EFFORT_BUDGET=off
@@ -224,7 +224,7 @@ func (a *assembly) openFiles() (err error) {
 		return err
 	}
 	a.store.UseOrder(a.policyFile.Order)
-	a.addServices(newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.policyFile.Run))
+	a.addServices(newLoop("servers file", a.serversFile.set.Run), newLoop("policy file", a.policyFile.Run))
 	return nil
 }
 

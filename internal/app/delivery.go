@@ -55,7 +55,7 @@ func (a *assembly) openDelivery() (err error) {
 		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,
 		Lease: a.cfg.Lease, LeaseMargin: a.cfg.LeaseMargin, Metrics: a.callMetrics, Logger: a.log,
 		Trace: a.options.Trace, Throughput: a.throughput, Servers: a.serversFile.findServer,
-		DefaultPolicy: a.policyFile.Policy, MayRun: a.cfg.MayRun, ToolAliases: a.cfg.ToolAliases, Tracer: a.tracer})
+		DefaultPolicy: a.policyFile.Get, MayRun: a.cfg.MayRun, ToolAliases: a.cfg.ToolAliases, Tracer: a.tracer})
 	if err != nil {
 		return err
 	}
@@ -122,6 +122,6 @@ func (a *assembly) isDisabled(agent erc8004.Agent) bool {
 		return !errors.Is(err, ledger.ErrNotFound)
 	}
 	server, _ := a.serversFile.findServer(agent)
-	return policy.Levels{Default: a.policyFile.Policy(), Operator: row.Policy.Override(server.Policy),
+	return policy.Levels{Default: a.policyFile.Get(), Operator: row.Policy.Override(server.Policy),
 		Own: row.OwnPolicy}.Settings().Disables()
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,7 +18,7 @@ import (
 // serversFile gives deliveries the entries of the servers file. Without a file it has no entries.
 type serversFile struct {
 	cfg            *config.Config
-	set            *servers.Set // nil without HERALD_SERVERS_FILE
+	set            *servers.Set // empty without HERALD_SERVERS_FILE
 	pool           *mcpcall.Pool
 	log            *slog.Logger
 	reportChange   func()                // called at every change; set before run
@@ -28,7 +27,7 @@ type serversFile struct {
 
 func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
 	ticks <-chan time.Time) (*serversFile, error) {
-	l := &serversFile{cfg: cfg, pool: pool, log: log, reportChange: func() {},
+	l := &serversFile{cfg: cfg, set: &servers.Set{}, pool: pool, log: log, reportChange: func() {},
 		reportCallable: func([]erc8004.Agent) {}}
 	if cfg.ServersFile == "" {
 		return l, nil
@@ -40,13 +39,6 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
 	}
 	l.warnUnknownChains(l.set.Content().Keys())
 	return l, nil
-}
-
-// watchFile reloads the file when it changes, until ctx is cancelled.
-func (l *serversFile) watchFile(ctx context.Context) {
-	if l.set != nil {
-		l.set.Run(ctx)
-	}
 }
 
 // findServer returns the agent's entry. Entries are for agents of the chain's default IdentityRegistry.
@@ -63,9 +55,6 @@ func (l *serversFile) findServer(a erc8004.Agent) (servers.Server, bool) {
 
 // callableAgents returns the agents whose entries have an endpoint.
 func (l *serversFile) callableAgents() []erc8004.Agent {
-	if l.set == nil {
-		return nil
-	}
 	file := l.set.Content()
 	return l.toAgents(slices.DeleteFunc(file.Keys(), func(k servers.Key) bool {
 		s, _ := file.Lookup(k.ChainID, k.AgentID)

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -12,13 +11,13 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 )
 
-// PolicyFile holds the operator's default policy (HERALD_POLICY_FILE). A nil PolicyFile holds an empty policy.
-type PolicyFile struct{ file *reload.File[policy.Policy] }
+// PolicyFile holds the operator's default policy (HERALD_POLICY_FILE). Without a file, the policy is empty.
+type PolicyFile struct{ *reload.File[policy.Policy] }
 
 // OpenPolicyFile reads the file. changed is called after each change; ticks triggers the checks (reload.Config).
 func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time, changed func()) (*PolicyFile, error) {
 	if cfg.PolicyFile == "" {
-		return nil, nil
+		return &PolicyFile{}, nil
 	}
 	f, err := reload.Open(reload.Config[policy.Policy]{Name: "policy file", Path: cfg.PolicyFile, Read: policy.ReadFile,
 		Parse: func(raw []byte, read func(string) ([]byte, error)) (policy.Policy, error) {
@@ -41,25 +40,10 @@ func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time
 	return &PolicyFile{f}, nil
 }
 
-// Run reloads the file when it changes, until ctx is cancelled.
-func (f *PolicyFile) Run(ctx context.Context) {
-	if f != nil {
-		f.file.Run(ctx)
-	}
-}
-
-// Policy returns the policy in force.
-func (f *PolicyFile) Policy() (p policy.Policy) {
-	if f != nil {
-		p = f.file.Get()
-	}
-	return p
-}
-
 // Order returns the order of the policy in force; "": it has none (store.Store.UseOrder).
-func (f *PolicyFile) Order() string { return f.Policy().Order }
+func (f *PolicyFile) Order() string { return f.Get().Order }
 
 // SkipJob applies the filters to a job's event (policy.Levels.SkipJob).
 func (f *PolicyFile) SkipJob(j job.Job) (policy.Decision, string) {
-	return policy.Levels{Default: f.Policy()}.SkipJob(j)
+	return policy.Levels{Default: f.Get()}.SkipJob(j)
 }

@@ -33,7 +33,7 @@ type Config[T any] struct {
 	Ticks   <-chan time.Time // triggers the checks. Default: every 2 s during Run.
 }
 
-// File holds the content in force. It is safe for concurrent use.
+// File holds the content in force. It is safe for concurrent use. A nil File holds the zero value.
 type File[T any] struct {
 	cfg   Config[T]
 	force atomic.Pointer[T]
@@ -57,10 +57,18 @@ func Open[T any](cfg Config[T]) (*File[T], error) {
 }
 
 // Get returns the content in force.
-func (f *File[T]) Get() T { return *f.force.Load() }
+func (f *File[T]) Get() (v T) {
+	if f != nil {
+		v = *f.force.Load()
+	}
+	return v
+}
 
 // Run checks the file until ctx ends.
 func (f *File[T]) Run(ctx context.Context) {
+	if f == nil {
+		return
+	}
 	ticks := f.cfg.Ticks
 	if ticks == nil {
 		ticks = time.Tick(interval)

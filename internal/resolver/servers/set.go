@@ -20,7 +20,7 @@ type Config struct {
 	Ticks <-chan time.Time
 }
 
-// Set holds the servers file in force. It is safe for concurrent use. A nil Set contains no agent.
+// Set holds the servers file in force. It is safe for concurrent use. The zero Set contains no agent.
 type Set struct{ *reload.File[*File] }
 
 // Open reads the file. It returns an error for an invalid file, because there is no earlier version that could stay in
@@ -63,10 +63,7 @@ func (s *Set) Lookup(chainID uint64, agentID string) (Server, bool) {
 
 // Content returns the file in force.
 func (s *Set) Content() *File {
-	if s == nil {
-		return &File{}
-	}
-	return s.Get()
+	return cmp.Or(s.Get(), &File{})
 }
 
 // maxShown bounds the servers per list in a log line.

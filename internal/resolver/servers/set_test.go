@@ -210,7 +210,7 @@ func TestOpen(t *testing.T) {
 	heraldtest.Must(t, os.WriteFile(path, []byte("{"), 0o600))
 	_, err = Open(Config{Path: path})
 	heraldtest.Fails(t, "the error", err, "is not JSON")
-	var none *Set
+	var none Set
 	if _, ok := none.Lookup(1, "1"); ok || len(none.Content().Keys()) != 0 {
 		t.Error("no file says something")
 	}
