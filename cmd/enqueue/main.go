@@ -233,14 +233,8 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 	if err != nil {
 		return err
 	}
-	c.undo = append(c.undo, func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		if err := b.Close(stop); err != nil {
-			log.Warn("the embedded database did not stop in order", "error", err)
-		}
-	})
-	if c.store, err = backend.OpenStore(ctx, cfg, b, wait, log); err != nil {
+	c.undo = append(c.undo, func() { b.Stop(ctx, log) })
+	if c.store, err = backend.OpenStore(ctx, cfg, b, wait, false, log); err != nil {
 		return err
 	}
 	c.undo = append(c.undo, c.store.Close)

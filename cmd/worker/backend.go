@@ -17,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -35,19 +34,13 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 	if err != nil {
 		return nil, err
 	}
-	if o.Once {
-		err = found.Reach(ctx, o.Wait, true, b.log)
-	}
-	var st *store.Store
-	if err == nil {
-		st, err = backend.OpenStore(ctx, b.cfg, found, o.Wait, b.log)
-	}
+	st, err := backend.OpenStore(ctx, b.cfg, found, o.Wait, o.Once, b.log)
 	if err != nil {
-		b.stopBackend(found)
+		found.Stop(b.ctx, b.log)
 		return nil, err
 	}
 	st.LimitCalls(o.Wait)
-	s := &operator.Session{Ledger: st, Records: records.New(st), Close: func() { st.Close(); b.stopBackend(found) }}
+	s := &operator.Session{Ledger: st, Records: records.New(st), Close: func() { st.Close(); found.Stop(b.ctx, b.log) }}
 	if found.RedisURL.IsZero() {
 		return s, nil
 	}
@@ -88,15 +81,6 @@ func (b attached) readEffort(ctx context.Context, url secret.Secret, agent erc80
 	return effort.ReadUsage(ctx, client, b.cfg.EffortBudget, agent)
 }
 
-// stopBackend stops the services that Attach started.
-func (b attached) stopBackend(found *backend.Backend) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 30*time.Second)
-	defer cancel()
-	if err := found.Close(ctx); err != nil {
-		b.log.Warn("the embedded database did not stop in order", "error", err)
-	}
-}
-
 func (b attached) OpenContent() (*operator.Content, error) {
 	c, err := app.OpenContent(b.cfg, app.Options{Logger: b.log})
 	if err != nil {
@@ -115,8 +99,8 @@ func (a *command) openDatabase() (url secret.Secret, stop func(), err error) {
 	if err != nil {
 		return url, nil, err
 	}
-	stop = func() { attached{a}.stopBackend(found) }
-	if err = found.Reach(a.ctx, a.timeout, false, a.log); err != nil {
+	stop = func() { found.Stop(a.ctx, a.log) }
+	if err = found.Reach(a.ctx, a.timeout, a.log); err != nil {
 		stop()
 	}
 	return found.DirectURL(), stop, err

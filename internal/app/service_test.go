@@ -244,7 +244,7 @@ func TestStopDuringACall(t *testing.T) {
 	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
 	heraldtest.Must(t, err)
 	defer func() { heraldtest.Must(t, b.Close(heraldtest.Within(t, 30*time.Second))) }()
-	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, false, slog.New(slog.DiscardHandler))
 	heraldtest.Must(t, err)
 	defer st.Close()
 	if d := delivered(t, st, id); d.Attempts != 1 || len(d.History) != 1 {

@@ -93,7 +93,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; the worker said:\n%s", err, r.log)
 	}
-	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, quiet)
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, false, quiet)
 	heraldtest.Must(t, err)
 	defer st.Close()
 	keys, err := b.Keyset(cfg, quiet)

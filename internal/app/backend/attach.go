@@ -193,18 +193,19 @@ func (e *AwayError) Error() string {
 
 func (e *AwayError) Unwrap() error { return e.Err }
 
-// Reach waits until Postgres answers, at most wait. It does not try again if once is set, or if the server refuses the
-// connection.
-func (b *Backend) Reach(ctx context.Context, wait time.Duration, once bool, log *slog.Logger) error {
+// Reach waits until Postgres answers, at most wait.
+func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
 	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
 		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	return b.awaitPostgres(ctx, st, wait, once, log)
+	return b.awaitPostgres(ctx, st, wait, false, log)
 }
 
+// awaitPostgres waits until Postgres answers. It does not try again if once is set, or if the server refuses the
+// connection.
 func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.Duration, once bool,
 	log *slog.Logger) error {
 	limited, cancel := context.WithTimeout(ctx, wait)

@@ -17,8 +17,10 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 )
 
-// lockTimeout bounds the wait for a data folder that another process has locked.
-const lockTimeout = 10 * time.Second
+const (
+	lockTimeout = 10 * time.Second // for a data folder that another process has locked
+	stopTimeout = 30 * time.Second
+)
 
 // Backend holds the addresses of Postgres and Redis, which are configured or embedded.
 type Backend struct {
@@ -123,6 +125,15 @@ func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o Options)
 	b.release = append(b.release, rd.Stop)
 	b.RedisURL, b.EmbeddedRedis = secret.New(rd.URL()), true
 	return nil
+}
+
+// Stop is Close for a command, which only logs an error. It does not stop early when ctx ends.
+func (b *Backend) Stop(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := b.Close(ctx); err != nil {
+		log.Warn("the embedded database did not stop in order", "error", err)
+	}
 }
 
 // Close stops the services that Open or Attach started, the last one first.

@@ -17,9 +17,9 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 )
 
-// OpenStore waits for Postgres, at most wait, and checks its schema. It migrates an embedded database. For another
-// database it returns an error if migrations are pending. Commands use it.
-func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
+// OpenStore waits for Postgres, at most wait, and checks its schema. With once, it asks Postgres only once. It migrates
+// an embedded database. For another database it returns an error if migrations are pending. Commands use it.
+func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration, once bool,
 	log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: int32(cfg.DBPool),
 		CloseWithin: postgres.CommandClose})
@@ -29,7 +29,7 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 	st.StrictOrder = cfg.StrictOrder
 	look, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err = b.awaitPostgres(ctx, st, wait, false, log); err == nil {
+	if err = b.awaitPostgres(ctx, st, wait, once, log); err == nil {
 		if err = b.MigrateOwn(ctx, look, st, log); err != nil && look.Err() != nil && ctx.Err() == nil {
 			err = &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(err)}
 		}
