@@ -226,7 +226,7 @@ func (c *connection) compareKeysets(ctx context.Context) comparedKeyset {
 
 func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) error {
 	var err error
-	if c.policies, err = backend.OpenPolicyFile(cfg, log, nil, func() {}); err != nil {
+	if c.policies, err = backend.OpenPolicyFile(cfg, log, func() {}); err != nil {
 		return err
 	}
 	b, err := backend.Attach(ctx, cfg, wait, log)

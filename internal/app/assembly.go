@@ -215,11 +215,10 @@ func (a *assembly) openPool() (err error) {
 
 // openFiles opens the servers file and the policy file.
 func (a *assembly) openFiles() (err error) {
-	if a.serversFile, err = openServersFile(a.cfg, a.pool, a.log, a.options.ServersTicks); err != nil {
+	if a.serversFile, err = openServersFile(a.cfg, a.pool, a.log); err != nil {
 		return err
 	}
-	a.policyFile, err = backend.OpenPolicyFile(a.cfg, a.log, a.options.PolicyTicks,
-		func() { a.releaser.Wake() }) // the new policy may enable agents
+	a.policyFile, err = backend.OpenPolicyFile(a.cfg, a.log, func() { a.releaser.Wake() }) // it may enable agents
 	if err != nil {
 		return err
 	}

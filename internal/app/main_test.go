@@ -199,9 +199,11 @@ func load(t testing.TB, env ...string) *config.Config {
 	return cfg
 }
 
+// write replaces a file, so that a worker reads either the old or the new one.
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+	heraldtest.Must(t, os.WriteFile(path+".new", []byte(content), 0o600))
+	heraldtest.Must(t, os.Rename(path+".new", path))
 }
 
 // dataFolder returns a folder for HERALD_DATA that the account which runs Postgres for root can enter.

@@ -36,8 +36,7 @@ func TestPolicyFile(t *testing.T) {
 	agent := agentOf(t, third)
 	write(t, listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), agent))
 	env := workerEnv(t, net, "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
-	looks := make(chan time.Time)
-	r := runWith(t, Options{PolicyTicks: looks}, env...)
+	r := run(t, false, env...)
 	w := r.up()
 	ends := func(line []byte, status outcome.Status, reason outcome.Reason) ledger.Delivery {
 		t.Helper()
@@ -46,21 +45,22 @@ func TestPolicyFile(t *testing.T) {
 	}
 	ends(first, outcome.Skipped, "filtered")
 
+	changes := func(n int) { // waits until the worker has seen n changes
+		t.Helper()
+		heraldtest.AwaitState(t, func() bool { return strings.Count(r.log.String(), "the policy file changed") == n },
+			func() string { return r.log.String() })
+	}
 	write(t, clients, net.Account(2).Address.String()+"\n"+net.Account(3).Address.String())
-	looks <- time.Now()
-	looks <- time.Now() // the first look has ended
+	changes(1)
 	write(t, path, `{"enabled": false}`)
-	looks <- time.Now()
-	looks <- time.Now()
+	changes(2)
 	held := ends(second, outcome.Held, "agent_disabled")
 	ends(third, outcome.Delivered, "")
 
 	write(t, path, `{"enabled": true, "onUnknown": "resend"}`)
-	looks <- time.Now()
 	delivered(t, w.Store, held.ID)
 	write(t, path, `{"pauseUntil": "2999-12-31T18:00:00Z", "order": "off"}`)
-	looks <- time.Now()
-	looks <- time.Now()
+	changes(4)
 	for range 2 { // with the order, the second would wait for the first (behind_earlier)
 		ends(rate(t, net, agent), outcome.Waiting, "throttled")
 	}

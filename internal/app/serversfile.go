@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -25,8 +24,7 @@ type serversFile struct {
 	reportCallable func([]erc8004.Agent) // called with agents whose endpoint or headers changed; set before run
 }
 
-func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
-	ticks <-chan time.Time) (*serversFile, error) {
+func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (*serversFile, error) {
 	l := &serversFile{cfg: cfg, set: &servers.Set{}, pool: pool, log: log, reportChange: func() {},
 		reportCallable: func([]erc8004.Agent) {}}
 	if cfg.ServersFile == "" {
@@ -34,7 +32,7 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
 	}
 	var err error
 	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: log,
-		Changed: l.applyDiff, Ticks: ticks}); err != nil {
+		Changed: l.applyDiff}); err != nil {
 		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
 	}
 	l.warnUnknownChains(l.set.Content().Keys())

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
@@ -50,8 +49,7 @@ func TestServersFile(t *testing.T) {
 	}
 	say(false, "", "wrong")
 	env := workerEnv(t, net, "HERALD_SERVERS_FILE="+path)
-	looks := make(chan time.Time)
-	r := runWith(t, Options{ServersTicks: looks}, env...)
+	r := run(t, false, env...)
 	w := r.up()
 	refused := func(id uuid.UUID, says string) {
 		t.Helper()
@@ -66,14 +64,11 @@ func TestServersFile(t *testing.T) {
 	refused(two, ofTheFile)
 
 	write(t, path, "{\n")
-	looks <- time.Now()
 	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "is invalid") }, func() string { return r.log.String() })
 	say(true, "no better", "wrong")
-	looks <- time.Now()
 	heraldtest.Equal(t, "the endpoint", delivered(t, w.Store, disabled).Endpoint, a.URL)
 	refused(one, ofTheFile)
 	say(true, "right 1", "wrong")
-	looks <- time.Now()
 	delivered(t, w.Store, one)
 	heraldtest.Must(t, r.stop())
 	heraldtest.Contains(t, "the log", r.log.String(), "set IDENTITY_REGISTRY_99",

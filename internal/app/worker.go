@@ -33,10 +33,8 @@ type Options struct {
 	Read       func(watch.Report)  // called for ranges read from the chains of HERALD_WATCH; must not block; may be nil
 	Running    func(*Worker)       // called once the worker takes tasks
 
-	ChainTimeout time.Duration    // of one request to a chain's node; 0: the default of node.Config
-	ChainLook    time.Duration    // between two pings of the chains; 0: 5 s
-	ServersTicks <-chan time.Time // starts a reading of the servers file; nil: every 2 s
-	PolicyTicks  <-chan time.Time // starts a reading of the policy file; nil: every 2 s
+	ChainTimeout time.Duration // of one request to a chain's node; 0: the default of node.Config
+	ChainLook    time.Duration // between two pings of the chains; 0: 5 s
 }
 
 // Worker is a running worker, for Options.Running.

@@ -3,7 +3,6 @@ package backend
 import (
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/reload"
 	"github.com/agentherald/herald/internal/job"
@@ -14,8 +13,8 @@ import (
 // PolicyFile holds the operator's default policy (HERALD_POLICY_FILE). Without a file, the policy is empty.
 type PolicyFile struct{ *reload.File[policy.Policy] }
 
-// OpenPolicyFile reads the file. changed is called after each change; ticks triggers the checks (reload.Config).
-func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time, changed func()) (*PolicyFile, error) {
+// OpenPolicyFile reads the file. changed is called after each change.
+func OpenPolicyFile(cfg *config.Config, log *slog.Logger, changed func()) (*PolicyFile, error) {
 	if cfg.PolicyFile == "" {
 		return &PolicyFile{}, nil
 	}
@@ -32,7 +31,7 @@ func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time
 			log.Info("the policy file changed", "file", cfg.PolicyFile, "filters", len(p.Filters))
 			changed()
 			return true
-		}, Logger: log, Ticks: ticks})
+		}, Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("HERALD_POLICY_FILE: %w", err)
 	}

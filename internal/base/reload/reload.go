@@ -13,12 +13,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 // interval is the interval between two checks of the file.
 const interval = 2 * time.Second
 
-// Config configures a File. Ticks and Changed may be nil.
+// Config configures a File. Changed may be nil.
 type Config[T any] struct {
 	Name string // of the file in log lines, such as "servers file"
 	Path string
@@ -30,7 +32,6 @@ type Config[T any] struct {
 	// Calls do not overlap, and the next check waits for the call.
 	Changed func(before, after T) bool
 	Logger  *slog.Logger
-	Ticks   <-chan time.Time // triggers the checks. Default: every 2 s during Run.
 }
 
 // File holds the content in force. It is safe for concurrent use. A nil File holds the zero value.
@@ -69,17 +70,8 @@ func (f *File[T]) Run(ctx context.Context) {
 	if f == nil {
 		return
 	}
-	ticks := f.cfg.Ticks
-	if ticks == nil {
-		ticks = time.Tick(interval)
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-			f.ReloadIfChanged()
-		}
+	for range loop.Every(ctx, interval) {
+		f.ReloadIfChanged()
 	}
 }
 

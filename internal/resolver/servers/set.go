@@ -3,7 +3,6 @@ package servers
 import (
 	"cmp"
 	"log/slog"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/reload"
 )
@@ -16,8 +15,6 @@ type Config struct {
 	// Changed is called with each change after it came into force; nil: it is not called. Calls do not overlap, and the
 	// next check waits for the call.
 	Changed func(Diff)
-	// Ticks triggers the checks. Default: every 2 s during Run.
-	Ticks <-chan time.Time
 }
 
 // Set holds the servers file in force. It is safe for concurrent use. The zero Set contains no agent.
@@ -28,7 +25,7 @@ type Set struct{ *reload.File[*File] }
 func Open(cfg Config) (*Set, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	f, err := reload.Open(reload.Config[*File]{Name: "servers file", Path: cfg.Path, Read: readFile,
-		Logger: cfg.Logger, Ticks: cfg.Ticks,
+		Logger: cfg.Logger,
 		Parse: func(raw []byte, _ func(string) ([]byte, error)) (*File, error) {
 			return parseAll(cfg.Path, raw, cfg.Env)
 		},
