@@ -198,8 +198,19 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 			Args:   node.CallArgs(j.ReputationRegistry, readFeedback, node.Latest),
 			Result: &answer})
 	}
+	// If the job names the event's block, and enough blocks are above it, one request is enough.
+	var b depthBlocks
+	asked := len(elems)
+	if top := addSaturated(j.BlockNumber, c.countConfirmations(ctx)); j.BlockNumber > 0 && top <= c.readNewest() {
+		elems = append(elems, b.listCalls(j.BlockNumber, top)...)
+	}
 	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
+	}
+	for _, e := range elems[asked:] {
+		if e.Error != nil {
+			b = depthBlocks{} // addConfirmations reads them
+		}
 	}
 	for _, e := range elems[:needed] {
 		if e.Error != nil {
@@ -209,6 +220,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if head == nil {
 		return Standing{}, c.NewUnavailable("reading the head", node.ErrNoBlock)
 	}
+	c.noteNewest(uint64(head.Number))
 	c.CompareHeads(ctx, *head)
 	if r == nil { // otherwise the receipt decides
 		if s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head); ahead {
@@ -249,7 +261,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		return Standing{}, fmt.Errorf("log %d of transaction %s: %w", e.LogIndex, e.TxHash, err)
 	}
 	s.BlockNumber, s.BlockHash, s.Event = e.BlockNumber, e.BlockHash, &event
-	if s, err = c.addConfirmations(ctx, s, v, uint64(head.Number)); err != nil {
+	if s, err = c.addConfirmations(ctx, s, v, uint64(head.Number), b); err != nil {
 		return s, err
 	}
 	event.Timestamp = s.Timestamp
@@ -344,17 +356,35 @@ func (c *Client) findInReceipt(
 	return e, Standing{Found: true}, nil
 }
 
+// depthBlocks are the block of an event, and the last of the blocks that confirm it.
+type depthBlocks struct{ own, top *node.Block }
+
+// listCalls returns the calls that read the blocks with these numbers.
+func (b *depthBlocks) listCalls(own, top uint64) []rpc.BatchElem {
+	return []rpc.BatchElem{node.BlockCall(own, &b.own), node.BlockCall(top, &b.top)}
+}
+
+// have reports whether b has the blocks with these numbers.
+func (b *depthBlocks) have(own, top uint64) bool {
+	return b.own != nil && b.top != nil && uint64(b.own.Number) == own && uint64(b.top.Number) == top
+}
+
 // addConfirmations adds the confirmations to a Standing whose event was found. It requires the last of the confirming
-// blocks to exist, because a node may report a head that does not exist.
-func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
+// blocks to exist, because a node may report a head that does not exist. b has the blocks if they came with the event.
+// Otherwise addConfirmations reads them.
+func (c *Client) addConfirmations(
+	ctx context.Context, s Standing, v Verify, head uint64, b depthBlocks,
+) (Standing, error) {
 	head = max(head, s.BlockNumber) // the receipt may be newer than the head in the same batch
 	needed := c.countConfirmations(ctx)
-	var canonical, top *node.Block
-	_, err := c.SendAll(ctx, "reading the event's block", node.BlockCall(s.BlockNumber, &canonical),
-		node.BlockCall(min(head, addSaturated(s.BlockNumber, needed)), &top))
-	if err != nil {
-		return Standing{}, err
+	own, top := s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed))
+	if !b.have(own, top) {
+		b = depthBlocks{}
+		if _, err := c.SendAll(ctx, "reading the event's block", b.listCalls(own, top)...); err != nil {
+			return Standing{}, err
+		}
 	}
+	canonical := b.own
 	if canonical == nil || canonical.Hash != s.BlockHash {
 		// The receipt and the chain come from two sides of a reorg, or from two nodes behind one address.
 		s.ConfirmedIn = addSaturated(needed, 1)
@@ -363,13 +393,14 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 	if canonical.Time <= job.MaxTimestamp {
 		s.Timestamp = int64(canonical.Time)
 	}
+	var err error
 	if s.ConfirmedIn, s.Unnamed, err = c.countMissing(ctx, v, s.BlockNumber, head); err != nil {
 		return Standing{}, err
 	}
 	if c.hasAged(v, *canonical) {
 		s.ConfirmedIn = 0
 	}
-	if s.ConfirmedIn == 0 && top == nil {
+	if s.ConfirmedIn == 0 && b.top == nil {
 		s.ConfirmedIn = 1
 	}
 	if s.Confirmed = s.ConfirmedIn == 0; s.Confirmed {

@@ -42,6 +42,7 @@ type Client struct {
 	// only from nodes that have reached it: a node that lags may not have the event's agent yet, or its old tokenURI.
 	confirmed   uint64
 	confirmedAt time.Time
+	newest      uint64 // the highest head that a node returned, which may not exist
 }
 
 // confirmedFor bounds how long agents cannot be read after the chain was rolled back.
@@ -64,6 +65,20 @@ func (c *Client) readConfirmed() uint64 {
 		return 0
 	}
 	return c.confirmed
+}
+
+// noteNewest records a head that a node returned.
+func (c *Client) noteNewest(head uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.newest = max(c.newest, head)
+}
+
+// readNewest returns the highest head that a node returned; 0: none.
+func (c *Client) readNewest() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest
 }
 
 // New returns a client. It makes no request.
