@@ -160,6 +160,9 @@ func (p *Pool) askOne(ctx context.Context, n *node, op string, ask question) (fa
 	}
 	if trouble := cmp.Or(err, failure); n.silence.noteOutcome(ctx, trouble) {
 		p.noteHealth(n, trouble)
+		if n.silence.isSilent() {
+			n.dropConns() // the connection may be frozen while a new one would reach the node
+		}
 	}
 	return failure, err
 }

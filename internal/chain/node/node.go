@@ -84,11 +84,19 @@ func isNodeURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "ws" || u.Scheme == "wss")
 }
 
-// close closes the connection. Later requests fail.
+// close closes the connections. Later requests fail.
 func (n *node) close() {
 	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.dropConns()
+}
+
+// dropConns closes the connections. The next question opens a new one.
+func (n *node) dropConns() {
+	n.mu.Lock()
 	conn := n.conn
-	n.conn, n.verified, n.closed = nil, false, true
+	n.conn, n.verified = nil, false
 	n.mu.Unlock()
 	if conn != nil {
 		conn.Close()
@@ -116,16 +124,16 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 		if conn, err = n.dial(ctx); err != nil {
 			return nil, n.NewUnavailable("connecting", err)
 		}
-	}
-	// The connection is kept even if the chain id is wrong: the next caller asks for it again.
-	if err := n.storeConn(conn); err != nil {
-		return nil, err
+		// The connection is kept even if the chain id is wrong: the next caller asks for it again.
+		if err := n.storeConn(conn); err != nil {
+			return nil, err
+		}
 	}
 	if err := n.checkChainID(ctx, conn); err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
-	n.verified = !n.closed
+	n.verified = n.conn == conn
 	n.mu.Unlock()
 	return conn, nil
 }

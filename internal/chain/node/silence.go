@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/rpc"
+
 	"github.com/agentherald/herald/internal/base/decode"
 )
 
@@ -52,13 +54,20 @@ func MarkSearch(ctx context.Context) context.Context {
 	return context.WithValue(ctx, searchMark{}, true)
 }
 
+// isSilent reports whether the node is silent.
+func (s *silence) isSilent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timeouts >= maxTimeouts
+}
+
 // noteOutcome records the outcome of a request. It returns false if the outcome says nothing about the node: the caller
-// cancelled the request, this process had no room for the answer, or a search was slow.
+// cancelled the request, this process had no room for the answer or closed the connection, or a search was slow.
 func (s *silence) noteOutcome(ctx context.Context, err error) (says bool) {
 	var network interface{ Timeout() bool }
 	late := err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, &network) && network.Timeout()
-	if errors.Is(err, decode.ErrBusy) || errors.Is(ctx.Err(), context.Canceled) ||
+	if errors.Is(err, decode.ErrBusy) || errors.Is(err, rpc.ErrClientQuit) || errors.Is(ctx.Err(), context.Canceled) ||
 		late && ctx.Value(searchMark{}) != nil {
 		return false
 	}
