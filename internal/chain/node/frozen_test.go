@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// TestFrozenConnection: a connection to a node stays open and answers no more. A new connection reaches the node. The
+// TestFrozenConnection: a connection to a node stays open, but the node does not answer on it. A new one reaches it. The
 // pool opens it after three timeouts.
 func TestFrozenConnection(t *testing.T) {
 	t.Parallel()
