@@ -149,6 +149,9 @@ func emitterOf(j job.Job) (common.Address, string) {
 	return j.ReputationRegistry, "reputationRegistry"
 }
 
+// errZeroIdentity means that a registry reports no identity registry. Nodes without the registry's state answer zeros.
+var errZeroIdentity = errors.New("the registry reports the zero address: the node may lack the registry's state")
+
 // findIdentity returns the identity registry of an emitting registry: the one that it reports, or the chain's first if
 // it reverts the call. The job's value has no effect, because it chooses the agent that is called.
 func (c *Client) findIdentity(ctx context.Context, registry common.Address) (common.Address, error) {
@@ -167,12 +170,17 @@ func (c *Client) findIdentity(ctx context.Context, registry common.Address) (com
 	case err != nil:
 		return common.Address{}, err
 	}
-	if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
+	if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err == nil && identity == (common.Address{}) {
+		err = errZeroIdentity
+	}
+	if err != nil {
 		return common.Address{}, c.NewUnavailable(op, err)
 	}
-	c.mu.Lock()
-	c.identities[registry] = identity
-	c.mu.Unlock()
+	if slices.Contains(c.registries.Identity, identity) { // otherwise the node may have lied, and events are refused
+		c.mu.Lock()
+		c.identities[registry] = identity
+		c.mu.Unlock()
+	}
 	return identity, nil
 }
 
