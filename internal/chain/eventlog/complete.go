@@ -56,6 +56,11 @@ func (r *Reader) CompleteLogs(
 	if !isBranch(blocks, ends) {
 		return nil, ErrReorganised
 	}
+	// Otherwise a log that was not asked for, or that names no block, would look like a reorg in each reading.
+	logs = slices.DeleteFunc(filter.KeepMatching(logs), func(l types.Log) bool {
+		number := hexutil.Uint64(l.BlockNumber)
+		return number < filter.FromBlock || number > filter.ToBlock || l.BlockHash == (common.Hash{})
+	})
 	return r.completeBlocks(ctx, filter, blocks, logs)
 }
 

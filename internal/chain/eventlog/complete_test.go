@@ -3,6 +3,7 @@ package eventlog
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -50,6 +51,47 @@ func TestOmittedLogsAreRead(t *testing.T) {
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "logs of a node that omits nothing", len(whole), 2)
 	}
+}
+
+// TestStrangeLogsAreReplaced: a node returns logs of other blocks than those of the range, or logs that name no block.
+// They are no reorg: the logs come from the receipts of the range's blocks.
+func TestStrangeLogsAreReplaced(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	whole, _, err := w.read(filter, w.Net.URL())
+	heraldtest.Must(t, err)
+	mined := hexutil.Uint64(whole[0].BlockNumber)
+	for field, last := range map[string]hexutil.Uint64{"": mined - 1, "blockHash": mined, "blockNumber": mined} {
+		filter.ToBlock = last
+		strange := chaintest.Bend(t, w.Net.URL(), func(q chaintest.Request, result json.RawMessage) json.RawMessage {
+			if q.Method != "eth_getLogs" || bytes.Contains(q.Params[0], []byte("blockHash")) {
+				return result
+			}
+			var logs []map[string]any
+			heraldtest.Must(t, json.Unmarshal(asJSON(whole), &logs))
+			for _, l := range logs {
+				delete(l, field)
+			}
+			return asJSON(logs)
+		})
+		want := whole
+		if last < mined {
+			want = nil
+		}
+		logs, _, err := w.read(filter, strange)
+		heraldtest.Must(t, err)
+		if !slices.EqualFunc(logs, want, func(a, b types.Log) bool { return PositionOf(a) == PositionOf(b) }) {
+			t.Errorf("without %q: %+v", field, logs)
+		}
+	}
+}
+
+func asJSON(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // TestCompleteLogsRefuses: a range is not complete if its blocks are not those of the logs, or if the node lacks a
