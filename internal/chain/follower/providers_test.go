@@ -195,6 +195,12 @@ func TestDefectiveFirstNode(t *testing.T) {
 		"it refuses logs, as BNB Smart Chain's official nodes do": {spoil: func(_ *chainStub, method, _ string) (any, any) {
 			return chaintest.AnswerTo("eth_getLogs", nil, chaintest.Error{Code: -32005, Message: "limit exceeded"})(method, nil)
 		}, behind: 5},
+		"its logs lack fields": {spoil: func(_ *chainStub, method, _ string) (any, any) {
+			return chaintest.AnswerTo("eth_getLogs", json.RawMessage(`[{"data":"0x"}]`), nil)(method, nil)
+		}, behind: 2},
+		"its logs are no list": {spoil: func(_ *chainStub, method, _ string) (any, any) {
+			return chaintest.AnswerTo("eth_getLogs", json.RawMessage(`{"logs":[]}`), nil)(method, nil)
+		}, behind: 2},
 		// Null instead of an empty list does not show that the node has the logs of the range.
 		"it returns null for logs": {alone: true, spoil: func(_ *chainStub, method, _ string) (any, any) {
 			return chaintest.AnswerTo("eth_getLogs", null, nil)(method, nil)

@@ -261,15 +261,17 @@ func findError(elems []rpc.BatchElem) error {
 }
 
 // findInability returns the error of a call that this node can never answer but another node may. It also returns an
-// error if the node does not return its newest block, since every node has one. That error counts as a fault of the
-// node.
+// error if a result cannot be decoded, or if the node does not return its newest block, since every node has one. Both
+// count as faults of the node.
 func (p *Pool) findInability(elems []rpc.BatchElem) error {
 	for _, e := range elems {
 		if b, ok := e.Result.(**Block); ok && e.Args[0] == Latest && (e.Error != nil || *b == nil) {
 			// Without %w: an answered error would be no fault.
 			return fmt.Errorf("reading its newest block: %v", p.maskFailure(cmp.Or(e.Error, ErrNoBlock)))
 		}
-		if _, reverted := FindRevert(e.Error); e.Error != nil && !reverted && isInability(p.maskFailure(e.Error)) {
+		_, answered := errors.AsType[rpc.Error](e.Error)
+		_, reverted := FindRevert(e.Error)
+		if e.Error != nil && (!answered || !reverted && isInability(p.maskFailure(e.Error))) {
 			return e.Error
 		}
 	}
