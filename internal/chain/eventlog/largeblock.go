@@ -12,7 +12,7 @@ import (
 )
 
 // ReadLargeBlock reads the logs of one block from the receipts of its transactions, because the answer to eth_getLogs
-// is too large (node.ErrTooLarge). Anyone can fill a block with events, and without their receipts no later block would
+// is too large (node.IsTooLarge). Anyone can fill a block with events, and without their receipts no later block would
 // be read. Nothing proves that the node leaves out no log. A receipt that is too large itself is left out, and logged.
 func (r *Reader) ReadLargeBlock(ctx context.Context, filter Filter) (logs []types.Log, ends Ends, err error) {
 	number := uint64(filter.FromBlock)
@@ -58,8 +58,9 @@ func (r *Reader) ReadLargeBlock(ctx context.Context, filter Filter) (logs []type
 // answer is too large is logged and counted, and its result stays nil.
 func (r *Reader) sendHalves(ctx context.Context, op string, elems []rpc.BatchElem) (tooLarge int, err error) {
 	_, err = r.SendAll(ctx, op, elems...)
+	isLarge := errors.Is(err, node.ErrTooLarge)
 	switch {
-	case !errors.Is(err, node.ErrTooLarge):
+	case !isLarge && (len(elems) == 1 || !node.IsTooLarge(err)):
 		return 0, err
 	case len(elems) == 1:
 		r.Logger().Error("the receipt of a transaction is too large to be read: its events are left out", "chain",

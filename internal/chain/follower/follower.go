@@ -435,7 +435,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head node.Block
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
 	logs, ends, err := f.reader.ReadLogs(ctx, filter)
-	isLarge := errors.Is(err, node.ErrTooLarge) && to == f.next
+	isLarge := node.IsTooLarge(err) && to == f.next
 	if isLarge {
 		logs, ends, err = f.reader.ReadLargeBlock(ctx, filter)
 	}

@@ -13,12 +13,26 @@ import (
 
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
-// TestLargeBlock: the events of one block do not fit into an answer, and the receipt of one of its transactions does not
-// either. The other events are handed over, and the chain is read on.
+// TestLargeBlock: the events of one block do not fit into an answer, or the node returns fewer events at once. The receipt
+// of one of its transactions does not fit either. The other events are handed over, and the chain is read on.
 func TestLargeBlock(t *testing.T) {
 	t.Parallel()
+	for name, refusal := range map[string]any{
+		"answered":          nil,
+		"Infura":            chaintest.Error{Code: -32005, Message: "query returned more than 10000 results"},
+		"LlamaRPC":          chaintest.Error{Code: -32602, Message: "query exceeds max results 20000"},
+		"1RPC":              chaintest.Error{Code: -32602, Message: "response size should not greater than 10000000 bytes"},
+		"Alchemy, by bytes": chaintest.Error{Code: -32602, Message: "Log response size exceeded."},
+	} {
+		t.Run(name, func(t *testing.T) { testLargeBlock(t, refusal) })
+	}
+}
+
+// testLargeBlock is TestLargeBlock for a node that refuses to return the logs of the block; nil: it returns them.
+func testLargeBlock(t *testing.T, refusal any) {
 	const tooLarge = 4 // the transaction whose receipt has 8.5 MiB of data, twice that as JSON; the others have 128 KiB
 	synctest.Test(t, func(t *testing.T) {
 		s := newChainStub(t, 2*time.Second)
@@ -45,6 +59,9 @@ func TestLargeBlock(t *testing.T) {
 			switch {
 			case method == "eth_getLogs" && json.Unmarshal(params[0], &filter) == nil &&
 				uint64(filter.FromBlock) <= large && large <= uint64(filter.ToBlock):
+				if refusal != nil {
+					return nil, refusal
+				}
 				return logs, nil
 			case method == "eth_getTransactionReceipt" && json.Unmarshal(params[0], &hash) == nil:
 				return map[string]any{"blockHash": s.hashOf(large), "blockNumber": hexutil.Uint64(large), "status": "0x1",

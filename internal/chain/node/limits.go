@@ -105,6 +105,15 @@ func IsRangeLimit(err error) bool {
 	return false
 }
 
+// IsTooLarge reports whether an answer exceeds the bound of answers, or the node's own bound of results or bytes.
+func IsTooLarge(err error) bool {
+	var answered *rpcError
+	var status *statusError
+	words := []string{"results", "response size", "response too large"}
+	return errors.Is(err, ErrTooLarge) || errors.As(err, &answered) && containsAny(answered.message, words) ||
+		errors.As(err, &status) && (status.code == http.StatusRequestEntityTooLarge || containsAny(status.body, words))
+}
+
 // IsRefusedForGood reports whether the node will never search even one block: it has no such method, has dropped its
 // old blocks (EIP-4444), or the answer exceeds the bound. Other refusals may be temporary.
 func IsRefusedForGood(err error) bool {
