@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -221,6 +223,26 @@ func TestSendToAny(t *testing.T) {
 		if _, err := send(); err == nil || IsRefusedForGood(err) != isFinal {
 			t.Errorf("%v: %v", codes, err)
 		}
+	}
+}
+
+// TestStatusOfSingleBlock: the first node answers 400 to each request for logs, and the second one returns them.
+func TestStatusOfSingleBlock(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(func(rw http.ResponseWriter, _ *http.Request) bool {
+		refuses := slices.Contains(first.Asked[len(first.Asked)-1], "eth_getLogs")
+		if refuses {
+			rw.WriteHeader(http.StatusBadRequest)
+		}
+		return refuses
+	}, nil)
+	c := newStubPool(t, first, second)
+	if _, err := c.SendAll(t.Context(), "asking", logsCall); !IsRangeLimit(err) {
+		t.Errorf("a range is not narrowed: %v", err)
+	}
+	if number, err := c.SendToAny(t.Context(), "asking", logsCall); err != nil || number != 2 {
+		t.Errorf("node %d, %v", number, err)
 	}
 }
 

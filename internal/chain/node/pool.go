@@ -156,7 +156,10 @@ func (p *Pool) Close() {
 // elements, as are all errors of the last node.
 func (p *Pool) SendBatch(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
-	node, failure, err := p.findBlocks(ctx, op, elems, func() error {
+	node, failure, err := p.findBlocks(ctx, op, elems, func(err error) error {
+		if err != nil {
+			return err
+		}
 		if asked++; asked >= len(p.nodes) {
 			return nil
 		}
@@ -174,22 +177,27 @@ func (p *Pool) SendAll(ctx context.Context, op string, elems ...rpc.BatchElem) (
 // SendToAny sends several calls to one node, and to the next node if one of them fails, or if the node does not have
 // one of the blocks. It returns the number of the node that answered all of them.
 func (p *Pool) SendToAny(ctx context.Context, op string, elems ...rpc.BatchElem) (node int, _ error) {
-	node, failure, err := p.findBlocks(ctx, op, elems, func() error { return findError(elems) })
+	node, failure, err := p.findBlocks(ctx, op, elems, func(err error) error {
+		shown := p.maskFailure(err)
+		status, _ := errors.AsType[*statusError](shown)
+		if status != nil && status.code == http.StatusBadRequest && !IsTooLarge(shown) {
+			return errors.New(shown.Error()) // a *statusError would ask for a narrower range, and no other node
+		}
+		return cmp.Or(err, findError(elems))
+	})
 	return node, p.typeFailure(op, failure, err)
 }
 
 // findBlocks sends calls to one node after the other until accept returns no error for the answers and no block is
-// missing. If no node has all blocks, it sends them again to the first node that lacked only blocks.
+// missing. accept gets the error of the request. If no node has all blocks, findBlocks sends the calls again to the
+// first node that lacked only blocks.
 func (p *Pool) findBlocks(
-	ctx context.Context, op string, elems []rpc.BatchElem, accept func() error,
+	ctx context.Context, op string, elems []rpc.BatchElem, accept func(error) error,
 ) (number int, failure, err error) {
 	var lacking *node
 	ask := func(ctx context.Context, conn nodeConn) error {
 		number = conn.node.number
-		if err := p.callBatch(ctx, conn, elems); err != nil {
-			return err
-		}
-		return accept()
+		return accept(p.callBatch(ctx, conn, elems))
 	}
 	failure, err = p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		if err := ask(ctx, conn); err != nil || len(p.nodes) == 1 || !lacksBlock(elems) {
