@@ -50,7 +50,7 @@ func TestAlerts(t *testing.T) {
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8", "HERALD_ALERT_URL="+receiver.URL+"/hook",
 		"HERALD_ALERT_SECRET="+alertSecret)
-	heraldtest.Exec(t, database, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`)
+	heraldtest.Exec(t, database, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled, state) VALUES (1, '0xaa', 7, false, 'disabled')`)
 	_, kill := startKillable(t, env...)
 	killer <- kill
 	first := heraldtest.Receive(t, "the post at which the worker is killed", posts)
