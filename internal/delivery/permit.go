@@ -60,8 +60,9 @@ func releasePermit(permit *ratelimit.Permit, answer toolAnswer, failure error) {
 func describeFault(failure error) string {
 	v := classify.Error(failure)
 	var call *mcpcall.CallError // other errors, such as that of checkMove, may quote an answer too
-	isUnanswered := errors.As(failure, &call) && call.Status == 0 && !errors.Is(call.Err, mcpcall.ErrSessionGone)
-	if v.Reason == outcome.ConnectFailed && isUnanswered {
+	var bad *mcpcall.BadAnswerError
+	isUnanswered := errors.As(failure, &call) && call.Status == 0 && call.Code == 0 && !errors.As(call.Err, &bad)
+	if v.Reason == outcome.ConnectFailed && isUnanswered && !errors.Is(call.Err, mcpcall.ErrSessionGone) {
 		return text.Excerpt(v.Text, 200)
 	}
 	return string(v.Reason)

@@ -94,6 +94,8 @@ func TestFaultQuotesNoAnswer(t *testing.T) {
 		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: http.StatusNotFound, Err: quoted}},
 		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageList, Err: fmt.Errorf("%w: %w", mcpcall.ErrSessionGone, quoted)}},
 		{"connect_failed", moved}, // checkMove
+		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageOpen, Code: -32600, Err: fmt.Errorf("%w: %w", mcpcall.ErrOccupied, quoted)}},
+		{"connect_failed", &mcpcall.CallError{Stage: mcpcall.StageOpen, Err: &mcpcall.BadAnswerError{Why: quoted.Error()}}},
 		{"server_error", &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: http.StatusBadGateway, Err: quoted}},
 		{"connecting to the agent: connection refused", &mcpcall.CallError{Stage: mcpcall.StageOpen, Err: errors.New("connection refused")}},
 	} {
