@@ -145,9 +145,9 @@ func (r *request) readBody(v any) error {
 	return nil
 }
 
-// checkMembers refuses a body that is not one JSON value, and an object with a member that is given twice or that is an
-// empty text, as of a variable that a script forgot to set: without that filter, a request would change the deliveries
-// of everybody.
+// checkMembers refuses a body that is not one JSON value, and an object with a member that is given twice or that is
+// null or an empty text, as of a variable that a script forgot to set: without that filter, a request would change the
+// deliveries of everybody.
 func checkMembers(body []byte) error {
 	root, fault := strictjson.Parse(body, strictjson.Options{})
 	if fault != nil {
@@ -156,7 +156,7 @@ func checkMembers(body []byte) error {
 	}
 	if o, ok := root.Object(); ok {
 		for _, m := range o.Members {
-			if m.Data == "" {
+			if m.Data == nil || m.Data == "" {
 				return refuse(http.StatusBadRequest, "invalid_request", m.Name, "%s is empty: leave it out", m.Path())
 			}
 		}

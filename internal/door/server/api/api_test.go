@@ -429,8 +429,8 @@ func TestMoves(t *testing.T) {
 		move("/v1/deliveries/replay", `{"status":"cancelled","dryRun":false,"rate":1000}`).Moved, 5)
 	for body, field := range map[string]string{`{"agent":"8453:1"}`: "dryRun", `{"dryRun":true}`: "", `{"dryRun":true,"status":"x"}`: "status",
 		`{"dryRun":true,"status":"delivered"}`: "status", `{"dryRun":true,"agent":"8453:1","rate":-1}`: "rate",
-		`{"dryRun":true,"status":"dead","agent":""}`: "agent", `{"dryRun":true,"agent":"8453:1","dryRun":false}`: "dryRun",
-		`{"dryRun":true,"agent":"8453:1"}}`: ""} {
+		`{"dryRun":true,"status":"dead","agent":""}`: "agent", `{"dryRun":true,"status":"dead","agent":null}`: "agent",
+		`{"dryRun":true,"agent":"8453:1","dryRun":false}`: "dryRun", `{"dryRun":true,"agent":"8453:1"}}`: ""} {
 		e := call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/replay", body)
 		heraldtest.Equal(t, body, e.Error.Field, field)
 	}
