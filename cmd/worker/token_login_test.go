@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
+	"github.com/google/uuid"
 )
 
 // browser acts as a person's browser once the address is shown.
@@ -136,6 +137,10 @@ func TestTokenLoginRefuses(t *testing.T) {
 	d.login(exitFailed, "invalid_grant", "", brings(func(v url.Values) { v.Set("code", "another") }), public...)
 	d.login(exitFailed, "registers no clients by itself: have Herald made known there with the redirect URI http://127.0.0.1:", "", nil)
 	d.login(exitFailed, "does not accept the address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
+	other := records.Worker{ID: uuid.New(), Host: "host-7", Keys: []uint32{7}}
+	heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), other))
+	d.login(exitFailed, "nothing was stored: the worker on host-7 (", "", func(string) { t.Error("a person has to log in") }, append(public, "--wait", "1s")...)
+	heraldtest.Must(t, records.New(d.store).RemoveWorker(t.Context(), other.ID))
 	asked := len(s.Requests())
 	for want, args := range map[string][]string{
 		"--listen is not an address and port on": {"--client-id", "public", "--listen", "0.0.0.0:0"},

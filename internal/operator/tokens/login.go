@@ -127,14 +127,15 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 	return s, nil
 }
 
-// checkStore verifies that the store can be opened, before the person logs in. It closes the store again, because an
-// open session would lock the embedded services during the login.
-func (o Tokens) checkStore(ctx context.Context) error {
-	st, err := o.OpenStore(ctx)
-	if err == nil {
-		st.Close()
+// checkStore verifies, before the person logs in, that the store can be opened and that the running workers can decrypt
+// the credential. It closes the store again, because an open session would lock the embedded services during the login.
+func (f *sourceFinder) checkStore(ctx context.Context) error {
+	st, err := f.OpenStore(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	defer st.Close()
+	return checkWorkers(ctx, st, f.keys.PrimaryID())
 }
 
 // checkProof returns an error if the server would refuse a client without a secret, which it does only after the login.
