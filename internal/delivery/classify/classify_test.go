@@ -122,6 +122,7 @@ func TestClassify(t *testing.T) {
 		"undecodable answer":      {call(mcpcall.CallError{Written: true, Err: &mcpcall.BadAnswerError{}}), outcome.Unknown, "agent unknown unwell"},
 		"oversize list":           {call(mcpcall.CallError{Stage: list, Err: &mcpcall.TooLargeError{Limit: 1}}), outcome.BadResponse, "agent"},
 		"undecodable handshake":   {call(mcpcall.CallError{Stage: open, Err: &mcpcall.BadAnswerError{}}), outcome.ConnectFailed, "agent moved unwell"},
+		"undecodable list":        {call(mcpcall.CallError{Stage: list, Err: &mcpcall.BadAnswerError{}}), outcome.ConnectFailed, "agent moved unwell"},
 		"this process gave up":    {call(mcpcall.CallError{Stage: open, Err: context.Canceled}), outcome.InternalError, ""},
 		"gave up after writing":   {call(mcpcall.CallError{Written: true, Err: context.Canceled}), outcome.Unknown, "agent unknown unwell"},
 		"wants input":             {call(mcpcall.CallError{Written: true, Err: &mcpcall.InputRequiredError{}}), outcome.BadResponse, "agent"},
