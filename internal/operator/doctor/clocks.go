@@ -27,22 +27,23 @@ func (d *doctor) readClock(ctx context.Context, of string, read func(context.Con
 	}
 }
 
-// compareClocks warns if the clocks of this machine, Postgres and Redis differ. If two of three agree, it names the
-// third one.
+// compareClocks warns if the clocks of this machine, Postgres and Redis differ. If two of three agree, and the third
+// one agrees with neither, it names that one.
 func (d *doctor) compareClocks(context.Context) []Finding {
 	all := append([]clock{{of: "this machine"}}, d.clocks...)
 	slices.SortStableFunc(all, func(a, b clock) int { return cmp.Compare(a.ahead, b.ahead) })
 	slow, middle, fast := all[0], all[len(all)/2], all[len(all)-1]
+	fastAgrees, slowAgrees := fast.ahead-middle.ahead < maxSkew, middle.ahead-slow.ahead < maxSkew
 	if fast.ahead-slow.ahead < maxSkew {
 		return nil
 	}
 	const harm = "Correct it, and let all machines of Herald follow one time server: with different clocks, agents " +
 		"refuse signed calls, nodes seem to be late, and workers seem to have stopped"
 	switch {
-	case len(all) == 3 && middle.ahead-slow.ahead < maxSkew:
+	case len(all) == 3 && slowAgrees && !fastAgrees:
 		return reportWarning("the clock of %s is wrong: it is %s ahead of those of %s and %s. %s",
 			fast.of, fast.ahead-middle.ahead, slow.of, middle.of, harm)
-	case len(all) == 3 && fast.ahead-middle.ahead < maxSkew:
+	case len(all) == 3 && fastAgrees && !slowAgrees:
 		return reportWarning("the clock of %s is wrong: it is %s behind those of %s and %s. %s",
 			slow.of, middle.ahead-slow.ahead, middle.of, fast.of, harm)
 	}

@@ -95,6 +95,7 @@ func TestCompareClocks(t *testing.T) {
 		"the clock of this machine is wrong: it is 3m0s behind those of Redis and Postgres. ":                 {{"Postgres", 183 * time.Second}, {"Redis", 3 * time.Minute}},
 		"the clock of this machine is wrong: it is 1h0m0s ahead of those of Postgres and Redis. ":             {{"Postgres", -time.Hour}, {"Redis", -time.Hour}},
 		"a clock is wrong: that of Postgres is 1m0s ahead of that of this machine. ":                          {{"Postgres", time.Minute}},
+		"a clock is wrong: that of Redis is 6s ahead of that of this machine. ":                               {{"Postgres", 4 * time.Second}, {"Redis", 6 * time.Second}},
 		"a clock is wrong: that of Redis is 2m0s ahead of that of Postgres. Correct it, and let all machines": {{"Postgres", -time.Minute}, {"Redis", time.Minute}},
 	} {
 		got := (&doctor{clocks: clocks}).compareClocks(t.Context())
