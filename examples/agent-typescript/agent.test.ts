@@ -1,20 +1,18 @@
 import assert from "node:assert/strict";
-import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { type TestContext, test } from "node:test";
 import { onlyHerald } from "@agentherald/receiver";
 import { createHerald, sendBatch, sendFeedback, sendRevocation } from "@agentherald/receiver/testing";
-import { toNodeHandler } from "@modelcontextprotocol/node";
 import sqlite from "node-sqlite3-wasm";
 
-import { newAgent, newGuard } from "./agent.js";
+import { newAgent, newGuard, newServer } from "./agent.js";
 
 const timestamp = Math.floor(Date.now() / 1000);
 
 async function start(t: TestContext, guard?: (origin: string) => ReturnType<typeof onlyHerald>) {
   const db = new sqlite.Database();
   const later: { fetch?: (request: Request) => Promise<Response> } = {};
-  const server = createServer(toNodeHandler({ fetch: (request) => later.fetch!(request) }));
+  const server = newServer((request) => later.fetch!(request));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   t.after(() => {
     server.closeAllConnections();
@@ -67,6 +65,13 @@ test("a repeated delivery is stored once, also after a restart", async (t) => {
   }
   assert.equal(db.get("SELECT count(*) AS n FROM feedback")!.n, 1);
   assert.equal(db.get("SELECT count(*) AS n FROM answers WHERE delivery_id = ?", [deliveryId])!.n, 1);
+});
+
+test("a batch of 4 MiB arrives", async (t) => {
+  const { origin } = await start(t);
+  const fileContent = { text: "long".repeat(1 << 19) };
+  const { results } = await sendBatch(origin + "/mcp", [{ fileContent }, { fileContent }]);
+  assert.deepEqual(results?.map(({ status }) => status), ["accepted", "accepted"]);
 });
 
 test("only Herald reaches /mcp if it is named", async (t) => {

@@ -77,6 +77,9 @@ function findDislikes(db: Database, days: number) {
   };
 }
 
+// The handler and the server each have a limit. The defaults of 4 MiB are too little for a batch.
+const limits = { maxRequestBodySize: 8 << 20 };
+
 /** Returns the agent's fetch handler: /mcp for Herald, /own for the owner. guard admits only Herald to /mcp. */
 export function newAgent(db: Database, guard = (handler: (request: Request) => Promise<Response>) => handler) {
   db.exec(tables);
@@ -93,7 +96,7 @@ export function newAgent(db: Database, guard = (handler: (request: Request) => P
       });
       return server;
     },
-    { maxRequestBodySize: 8 << 20 },
+    limits,
   );
   const own = createMcpHandler(() => {
     const server = new McpServer({ name: "example-agent", version: "1.0.0" });
@@ -115,6 +118,10 @@ export function newAgent(db: Database, guard = (handler: (request: Request) => P
   };
 }
 
+/** Returns the server of a fetch handler. */
+export const newServer = (fetch: (request: Request) => Promise<Response>) =>
+  createServer(toNodeHandler({ fetch }, limits));
+
 /** Returns the guard that admits only HERALD, which calls the agent at SELF. Without both variables, anyone may call. */
 export function newGuard({ HERALD: herald, SELF: self }: NodeJS.ProcessEnv) {
   if (!herald && !self) return undefined;
@@ -125,8 +132,7 @@ export function newGuard({ HERALD: herald, SELF: self }: NodeJS.ProcessEnv) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const guard = newGuard(process.env);
   const db = new sqlite.Database("feedback.db");
-  const fetch = newAgent(db, guard);
-  const server = createServer(toNodeHandler({ fetch })).listen(8082, "127.0.0.1", () =>
+  const server = newServer(newAgent(db, guard)).listen(8082, "127.0.0.1", () =>
     console.log("serving http://127.0.0.1:8082/mcp"),
   );
   for (const signal of ["SIGINT", "SIGTERM"]) {

@@ -70,6 +70,8 @@ export async function startSdk1Session(t: TestContext, handlers: Handlers): Prom
 
 type FetchHandler = (request: Request) => Response | Promise<Response>;
 
+const limits = { maxRequestBodySize: 8 << 20 };
+
 export function sdk2Handler(handlers: Handlers): FetchHandler {
   return createMcpHandler(
     () => {
@@ -77,13 +79,13 @@ export function sdk2Handler(handlers: Handlers): FetchHandler {
       registerHerald(server, handlers);
       return server;
     },
-    { maxRequestBodySize: 8 << 20 },
+    limits,
   ).fetch;
 }
 
 /** Serves a fetch handler. */
 export async function serveFetch(t: TestContext, handler: FetchHandler): Promise<string> {
-  return (await listen(t, createServer(toNodeHandler({ fetch: async (request) => handler(request) })))) + "/mcp";
+  return (await listen(t, createServer(toNodeHandler({ fetch: async (request) => handler(request) }, limits)))) + "/mcp";
 }
 
 export const startSdk2 = (t: TestContext, handlers: Handlers) => serveFetch(t, sdk2Handler(handlers));
