@@ -145,6 +145,11 @@ func (w *world) loadDocument() {
 	if err = w.document.Validate(w.Context()); err != nil {
 		w.Fatalf("the OpenAPI document: %v", err)
 	}
+	for name, schema := range w.document.Components.Schemas {
+		if closed := closeObjects(schema); closed != slices.Contains(bodies, name) {
+			w.Errorf("the document forbids further members of %s: %t", name, closed)
+		}
+	}
 	w.document.Servers = openapi3.Servers{{URL: w.base}}
 	w.router, err = gorillamux.NewRouter(w.document)
 	heraldtest.Must(w, err)

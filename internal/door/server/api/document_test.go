@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 )
 
@@ -50,4 +51,27 @@ func documentPath(path string) string {
 		return "/v1/deliveries/key"
 	}
 	return path
+}
+
+// bodies are the types of requests, in which the document forbids unknown members. It must not do so for answers,
+// because a newer Herald may add some.
+var bodies = []string{"CallRequest", "MoveMany", "MoveOne", "Policy"}
+
+// closeObjects forbids the members that a schema does not name, so that no answer of the tests has one. It reports
+// whether the schema forbade some already.
+func closeObjects(s *openapi3.SchemaRef) (closed bool) {
+	if s == nil {
+		return false
+	}
+	more := s.Value.AdditionalProperties
+	closed = more.Has != nil && !*more.Has || more.Schema != nil && more.Schema.Value.Not != nil
+	if len(s.Value.Properties) > 0 {
+		s.Value.AdditionalProperties = openapi3.BoolSchema{Has: new(bool)}
+	}
+	closed = closeObjects(more.Schema) || closed
+	closed = closeObjects(s.Value.Items) || closed
+	for _, member := range s.Value.Properties {
+		closed = closeObjects(member) || closed
+	}
+	return closed
 }

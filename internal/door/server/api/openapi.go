@@ -81,7 +81,7 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 			"application/x-ndjson": map[string]any{"schema": map[string]any{"type": "string",
 				"description": "A job in each line."}}}}
 	case op.body != nil:
-		out["requestBody"] = map[string]any{"required": false, "content": jsonContent(schemas.refer(op.body))}
+		out["requestBody"] = map[string]any{"required": false, "content": jsonContent(schemas.referBody(op.body))}
 	}
 
 	responses := map[string]any{}
@@ -123,7 +123,15 @@ type schemaSet struct {
 	err   error
 }
 
+// refer refers to the type of an answer. A newer Herald may add members, which generated clients must not refuse.
 func (s *schemaSet) refer(t reflect.Type) map[string]any {
+	reference := s.referBody(t)
+	allowMembers(s.named[t.Name()])
+	return reference
+}
+
+// referBody refers to the type of a request's body. Herald refuses its unknown members, except those of a direct call.
+func (s *schemaSet) referBody(t reflect.Type) map[string]any {
 	if s.named[t.Name()] == nil {
 		schema, err := jsonschema.ForType(t, &jsonschema.ForOptions{TypeSchemas: wordSchemas()})
 		if err != nil && s.err == nil {
@@ -132,6 +140,21 @@ func (s *schemaSet) refer(t reflect.Type) map[string]any {
 		s.named[t.Name()] = schema
 	}
 	return map[string]any{"$ref": "#/components/schemas/" + t.Name()}
+}
+
+// allowMembers allows objects to have further members than their Go types.
+func allowMembers(s *jsonschema.Schema) {
+	if s == nil {
+		return
+	}
+	if more := s.AdditionalProperties; more != nil && more.Not != nil {
+		s.AdditionalProperties = nil
+	}
+	allowMembers(s.AdditionalProperties)
+	allowMembers(s.Items)
+	for _, member := range s.Properties {
+		allowMembers(member)
+	}
 }
 
 // wordSchemas returns the schemas of types that their Go kind does not describe.
