@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("PROBE_TEST_KEY", "hunter2hunter2"); err != nil { // which a servers file names
 		panic(err)
 	}
+	if os.Getenv(mainVariable) != "" {
+		main()
+	}
 	heraldtest.Main(m)
 }
 

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -23,6 +26,8 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(a *command) error {
+	// Otherwise a log line ends the worker during its calls once the log's reader has ended, as tee does at Ctrl-C.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// Without GOMEMLIMIT the heap may double and exceed the container's memory limit. The limit is nine tenths of the
 	// container's memory, and leaves the rest to memory outside of the heap.
 	limit, err := memlimit.Set()

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// mainVariable makes this test binary run main.
+const mainVariable = "WORKER_TEST_MAIN"
+
+// TestStopsInOrder checks that a worker stops in an orderly way, as after SIGTERM, when Ctrl-C ends the reader of its
+// log first, as in `worker 2>&1 | tee worker.log`. Otherwise running calls would be repeated.
+func TestStopsInOrder(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + heraldtest.Redis(t),
+		"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LISTEN=127.0.0.1:0", mainVariable + "=1"}
+	for name, stop := range map[string]func(log *os.File, worker *os.Process) error{
+		"the log's reader ends": func(log *os.File, worker *os.Process) error {
+			if err := log.Close(); err != nil {
+				return err
+			}
+			return worker.Signal(os.Interrupt)
+		},
+	} {
+		binary, err := os.Executable()
+		heraldtest.Must(t, err)
+		cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), binary)
+		cmd.Env = env
+		log, stderr, err := os.Pipe()
+		heraldtest.Must(t, err)
+		cmd.Stderr = stderr
+		heraldtest.Must(t, cmd.Start())
+		_ = stderr.Close()
+		lines := bufio.NewReader(log)
+		for line := ""; !strings.Contains(line, "msg=delivering"); {
+			line, err = lines.ReadString('\n')
+			heraldtest.Must(t, err)
+		}
+		heraldtest.Must(t, stop(log, cmd.Process))
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: the worker ended with %v", name, err)
+		}
+		_ = log.Close()
+	}
+}
