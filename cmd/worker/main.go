@@ -72,7 +72,13 @@ type command struct {
 func main() {
 	transport.RunSupervisor()
 	// The first signal requests an orderly stop. The second one has its default effect.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	stops := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		stops = append(stops, syscall.SIGHUP)
+		// When a terminal is closed, both the shell and the kernel send it. So the second one has no effect.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), stops...)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

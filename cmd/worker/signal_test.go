@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 // mainVariable makes this test binary run main.
 const mainVariable = "WORKER_TEST_MAIN"
 
-// TestStopsInOrder checks that a worker stops in an orderly way, as after SIGTERM, when Ctrl-C ends the reader of its
-// log first, as in `worker 2>&1 | tee worker.log`. Otherwise running calls would be repeated.
+// TestStopsInOrder checks that a worker stops as after SIGTERM when its terminal is closed. It also does so when Ctrl-C
+// ends the reader of its log first, as in `worker 2>&1 | tee worker.log`. Otherwise running calls would be repeated.
 func TestStopsInOrder(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + heraldtest.Redis(t),
@@ -27,6 +28,11 @@ func TestStopsInOrder(t *testing.T) {
 				return err
 			}
 			return worker.Signal(os.Interrupt)
+		},
+		"the terminal is closed": func(_ *os.File, worker *os.Process) error {
+			err := worker.Signal(syscall.SIGHUP)
+			_ = worker.Signal(syscall.SIGHUP) // fails if the worker has ended
+			return err
 		},
 	} {
 		binary, err := os.Executable()
