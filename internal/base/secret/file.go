@@ -13,31 +13,31 @@ import (
 // ErrNotRegular is the error of ReadFile for a folder, a pipe or a device.
 var ErrNotRegular = errors.New("it is not a regular file")
 
-// ReadFile returns at most the first limit bytes of a file that holds secrets, and the file's permissions. Its errors
-// do not contain the path.
-func ReadFile(path string, limit int64) (raw []byte, mode fs.FileMode, err error) {
+// ReadFile returns at most the first limit bytes of a file that holds secrets, and describes the file. Its errors do
+// not contain the path.
+func ReadFile(path string, limit int64) (raw []byte, info fs.FileInfo, err error) {
 	defer func() {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
 			err = p.Err
 		}
 	}()
-	info, err := os.Stat(path) // before opening, because opening a FIFO waits for a writer
+	info, err = os.Stat(path) // before opening, because opening a FIFO waits for a writer
 	switch {
 	case err != nil:
-		return nil, 0, err
+		return nil, nil, err
 	case !info.Mode().IsRegular():
-		return nil, 0, ErrNotRegular
+		return nil, nil, ErrNotRegular
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }()
 	if info, err = f.Stat(); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	raw, err = io.ReadAll(io.LimitReader(f, limit))
-	return raw, info.Mode().Perm(), err
+	return raw, info, err
 }
 
 // LoadOrCreateFile reads a keyset from a file. If there is no file, it creates one with a new keyset (mode 0600) and
@@ -71,15 +71,15 @@ const maxKeysetFile = 64 << 10
 // LoadFile reads a keyset from a file as Unwrap does. A file that other users can read is an error. If there is no
 // file, the error is fs.ErrNotExist.
 func LoadFile(path string, m Master) (*Keyset, error) {
-	raw, mode, err := ReadFile(path, maxKeysetFile)
+	raw, info, err := ReadFile(path, maxKeysetFile)
 	switch {
 	case errors.Is(err, ErrNotRegular):
 		return nil, &KeysetError{path + " is not a file"}
 	case err != nil:
 		return nil, fmt.Errorf("read the keyset file %s: %w", path, err)
-	case mode&0o077 != 0:
+	case info.Mode().Perm()&0o077 != 0:
 		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): "+
-			"run chmod 600 on it, and make new keys if others may have read it", path, mode)}
+			"run chmod 600 on it, and make new keys if others may have read it", path, info.Mode().Perm())}
 	}
 	k, err := Unwrap(New(string(raw)), m)
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"os"
 	"strconv"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -63,21 +65,31 @@ func Find(path string, env func(string) (string, bool), chainID uint64, agentID 
 
 // readFile reads the file. It rejects files that are too long, are not regular files, or are accessible to other users.
 func readFile(path string) ([]byte, error) {
-	raw, mode, err := secret.ReadFile(path, maxFile+1)
+	raw, info, err := secret.ReadFile(path, maxFile+1)
 	switch {
 	case errors.Is(err, secret.ErrNotRegular):
 		return nil, &Error{File: path, Problem: "is no file"}
 	case err != nil:
 		return nil, &Error{File: path, Problem: "cannot be read: " + err.Error()}
-	// The rule is the same as for a keyset. In addition, write access would allow running commands.
-	case mode&0o077 != 0:
+	case isOpen(info, os.Geteuid()):
 		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it "+
 			"may hold secrets and names "+
-			"commands: run chmod 600 on it", mode)}
+			"commands: run chmod 600 on it", info.Mode().Perm())}
 	case len(raw) > maxFile:
 		return nil, &Error{File: path, Problem: fmt.Sprintf("is longer than %d bytes", maxFile)}
 	}
 	return raw, nil
+}
+
+// isOpen reports whether others than its owner can access the file. self is the worker's user. If the worker is not
+// root and root owns the file, the file's group may read it, because Kubernetes (fsGroup) and systemd (LoadCredential)
+// provide such files.
+func isOpen(file fs.FileInfo, self int) bool {
+	allowed := fs.FileMode(0o700)
+	if stat, ok := file.Sys().(*syscall.Stat_t); ok && stat.Uid == 0 && self != 0 {
+		allowed = 0o740
+	}
+	return file.Mode().Perm()&^allowed != 0
 }
 
 // Error is one error in the file.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -249,6 +251,30 @@ func TestLoad(t *testing.T) {
 	}
 	if s, ok := f.Lookup(9, "9"); !ok || !s.Disables() {
 		t.Errorf("%+v %v", s, ok)
+	}
+}
+
+// TestFileOfRoot checks that the group may read root's file if the worker is not root.
+func TestFileOfRoot(t *testing.T) {
+	t.Parallel()
+	const root, worker, other = 0, 10001, 10002
+	for _, tt := range []struct {
+		mode        fs.FileMode
+		owner, self int
+		open        bool
+	}{
+		{0o400, root, worker, false},
+		{0o440, root, worker, false},
+		{0o640, root, worker, false},
+		{0o660, root, worker, true},
+		{0o444, root, worker, true},
+		{0o440, root, root, true},
+		{0o440, worker, worker, true},
+		{0o440, other, worker, true},
+	} {
+		file, err := fstest.MapFS{"f": {Mode: tt.mode, Sys: &syscall.Stat_t{Uid: uint32(tt.owner)}}}.Stat("f")
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, fmt.Sprintf("%+v", tt), isOpen(file, tt.self), tt.open)
 	}
 }
 
