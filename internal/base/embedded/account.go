@@ -151,16 +151,17 @@ func (a account) noPasswdEntry() error {
 		"add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
 }
 
-// explainStart replaces the error of starting a process if the cause is the account.
+// explainStart replaces the error of starting a process, or of giving a folder away, if the cause is the account. In a
+// container, root may lack the capabilities, or its user namespace the user.
 func (a account) explainStart(err error) error {
 	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) ||
 		errors.Is(err, syscall.EINVAL)
 	switch {
 	case refused && a.mapped:
 		return a.noPasswdEntry()
-	case errors.Is(err, syscall.EPERM) && a.isOtherUser():
-		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), "+
-			"and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
+	case a.isOtherUser() && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EINVAL)):
+		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (%v), "+
+			"and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a, err)}
 	}
 	return err
 }

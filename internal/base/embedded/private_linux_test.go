@@ -37,6 +37,31 @@ func asUser(t *testing.T, uid, gid uint32, f func()) {
 	must(t, <-done)
 }
 
+// TestRootWithoutCapabilities checks the error for a root that may not change the owner of a folder, as in a container
+// without capabilities. The folder's mode is not the cause.
+func TestRootWithoutCapabilities(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		return
+	}
+	dir := t.TempDir()
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked, because the thread has lost its capabilities
+		none := make([]unix.CapUserData, 2)
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+			started <- err
+			return
+		}
+		started <- (&Server{base: dir}).restrictTo(account{uid: mappedID, gid: mappedID, name: "nobody"})
+	}()
+	want := "this process is root but may not become user nobody (chown " + dir + ": operation not permitted), " +
+		"and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL"
+	if err := <-started; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func dialUnix(path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

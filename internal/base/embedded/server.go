@@ -136,7 +136,10 @@ func (s *Server) lockFolder(ctx context.Context, cfg Config) (err error) {
 // restrictTo sets the account that the server runs as, and keeps others out of its folder.
 func (s *Server) restrictTo(acct account) error {
 	s.acct = acct.inPrivateGroup()
-	return errors.Join(s.acct.restrictFolder(s.base, 0o710), s.acct.checkPassage(s.base))
+	if err := s.acct.restrictFolder(s.base, 0o710); err != nil {
+		return s.acct.explainStart(err)
+	}
+	return s.acct.checkPassage(s.base)
 }
 
 // launch starts the server's program as the account, and waits until isReady returns true. If this process dies, the
