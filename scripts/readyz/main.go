@@ -8,13 +8,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
 const defaultListen = "127.0.0.1:8080" // as printed by `worker config`
 
 func main() {
-	if err := ask(os.Getenv("HERALD_LISTEN")); err != nil {
+	if err := ask(strings.TrimRight(os.Getenv("HERALD_LISTEN"), "\r\n")); err != nil {
 		fmt.Fprintln(os.Stderr, "readyz:", err)
 		os.Exit(1)
 	}

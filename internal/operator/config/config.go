@@ -28,13 +28,14 @@ type Error struct{ Name, Problem string }
 
 func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
-// Load parses environ, "NAME=value" pairs as os.Environ returns them. An empty value counts as not set. Load returns
-// all faults together, joined by errors.Join in the order of the documentation; each is an *Error.
+// Load parses environ, "NAME=value" pairs as os.Environ returns them. An empty value counts as not set. A line end
+// after a value is ignored: a shell leaves it there if a file comes from Windows. Load returns all faults together,
+// joined by errors.Join in the order of the documentation; each is an *Error.
 func Load(environ []string) (*Config, error) {
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		env[name] = value
+		env[name] = strings.TrimRight(value, "\r\n")
 	}
 	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]erc8004.Depth{}, public: map[string]string{}}
 	var faults []error

@@ -111,6 +111,7 @@ func TestAcceptedSettings(t *testing.T) {
 		{nil, func(c *Config) any { return c.TrustsNodes(31337) }, false},
 		{[]string{"HERALD_WATCH=8453, 1, 1", "RPC_URL_1=http://n", "RPC_URL_8453=http://n"}, func(c *Config) any { return fmt.Sprint(c.Watch) }, "[8453 1]"},
 		{[]string{"HERALD_DATA=/d", "HERALD_CACHE=/c"}, func(c *Config) any { return c.DataDir + c.CacheDir }, "/d/c"},
+		{[]string{"HERALD_DATA=/d\r", "HERALD_API_TOKEN=t\r"}, func(c *Config) any { return c.DataDir + c.APIToken.Reveal() }, "/dt"}, // a shell read a file from Windows
 		{[]string{"HERALD_LOG_LEVEL=debug", "HERALD_LOG_FORMAT=json"}, func(c *Config) any { return c.LogLevel + c.LogFormat }, "debugjson"},
 		{nil, func(c *Config) any { return c.Traces.On() }, false},
 		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c:4318/base/"}, func(c *Config) any { return fmt.Sprint(c.Traces.On(), c.Traces.Endpoint(), c.Traces.Service) },
