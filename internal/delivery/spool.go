@@ -45,7 +45,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *ledger.Claim, o ledger.O
 		return false
 	}
 	b, err := sealOutcome(e.Keys, c, ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
-		Outcome: o})
+		Epoch: c.Epoch, Outcome: o})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()

@@ -38,7 +38,7 @@ func next(t *testing.T, s *Store) *ledger.Claim {
 
 // pastOf returns the spooled outcome o of c's worker, recorded 1.234 s after the attempt began.
 func pastOf(c *ledger.Claim, o ledger.Outcome) ledger.SpooledOutcome {
-	return ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
+	return ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Epoch: c.Epoch, Outcome: o}
 }
 
 // TestAdoptLost: a success of an attempt before the lost claim ends the delivery, unless the delivery has ended. storetest
@@ -73,5 +73,23 @@ func TestAdoptLost(t *testing.T) {
 			}
 			heraldtest.Equal(t, "counted", totals(t, s, 1), map[string]int{string(c.status): 1})
 		})
+	}
+}
+
+// TestAdoptAfterCredential: a worker spools that it holds a delivery for lack of a credential, and dies. If the epoch was
+// raised since that attempt's claim, as storing a credential does, the delivery is released, and otherwise not.
+func TestAdoptAfterCredential(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for agent, want := range map[int]outcome.Status{1: outcome.Held, 2: outcome.Queued} {
+		old := crashed(t, s, agent)
+		if want == outcome.Queued {
+			exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1 WHERE agent_id = $1`, agent)
+		}
+		refused := ledger.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Called: true, Stage: "call"}
+		if _, err := s.Adopt(t.Context(), next(t, s), pastOf(old, refused)); err != nil {
+			t.Error(err)
+		}
+		heraldtest.Equal(t, "the status", read(t, s, old.ID).Status, want)
 	}
 }

@@ -132,8 +132,8 @@ func (s *Store) Adopt(ctx context.Context, c *ledger.Claim, p ledger.SpooledOutc
 		// The row of a free attempt is deleted, but only if it is the last one before c's: the others keep their
 		// numbers.
 		o.Free = o.Free && p.Attempt == c.Attempt-1
-		rec, err = s.recordIn(ctx, tx, recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt,
-			tookMs: &took})
+		rec, err = s.recordIn(ctx, tx, recordRequest{claim: p.EarlierClaim(c), outcome: o, attempt: p.Attempt,
+			startedAt: p.StartedAt, tookMs: &took})
 		if fenced = errors.Is(err, ledger.ErrFenced); fenced {
 			return nil // commit: for Delivered, the attempt's row is completed although the claim is lost
 		}

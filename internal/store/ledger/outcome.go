@@ -112,7 +112,16 @@ type SpooledOutcome struct {
 	Attempt   int       `json:"attempt"`   // number of that attempt
 	StartedAt time.Time `json:"startedAt"` // when that attempt began; Attempt and StartedAt identify its row
 	At        time.Time `json:"at"`        // when the outcome became known
+	Epoch     int64     `json:"epoch"`     // Claim.Epoch of that attempt
 	Outcome   Outcome   `json:"outcome"`   // the caller reduces Delay by the time since At before it calls Adopt
+}
+
+// EarlierClaim returns c, the claim that loaded p, with the agent's epoch of p's attempt. An operator may have stored a
+// credential between the two claims, which raised the epoch.
+func (p SpooledOutcome) EarlierClaim(c *Claim) *Claim {
+	earlier := *c
+	earlier.Epoch = p.Epoch
+	return &earlier
 }
 
 // Recorded is the result of Record: the delivery's new state, and tasks that the caller puts into Redis or removes

@@ -13,7 +13,7 @@ import (
 // TestPastJSON: a spooled outcome survives its JSON encoding, with any text in the agent's answer.
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
-	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
+	full := SpooledOutcome{Attempt: 3, Epoch: 7, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
 		Outcome: Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,

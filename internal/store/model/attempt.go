@@ -131,7 +131,7 @@ func (s *Store) Adopt(_ context.Context, c *ledger.Claim, p ledger.SpooledOutcom
 		r.undoAttempt(c.Attempt, c.StartedAt)
 		p.Outcome.Free = p.Outcome.Free && p.Attempt == r.Attempts
 	}
-	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
+	return s.recordAttempt(p.EarlierClaim(c), p.Attempt, p.StartedAt, p.Outcome)
 }
 
 // recordAttempt completes an attempt and changes the delivery, if the claim c is valid. A success counts also if the
