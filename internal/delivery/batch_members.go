@@ -58,6 +58,7 @@ func (e *Executor) claimMembers(ctx context.Context, a *attempt, n int) (all []*
 			"delivery", a.claim.ID, "error", err)
 	}
 	for _, g := range given {
+		g.Epoch = min(g.Epoch, a.claim.Epoch) // the call has the leader's credential; a newer one may be stored
 		all = append(all, &member{given: g, failure: g.Err, attempt: e.beginAttempt(g.Claim, a.server, held, g.Err)})
 	}
 	return all

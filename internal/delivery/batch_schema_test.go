@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/big"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -193,5 +194,37 @@ func TestBatchLimitSettles(t *testing.T) {
 	}
 	if failed > calls/8 || delivered < calls*most/2 {
 		t.Errorf("of %d calls, %d failed; %d deliveries", calls, failed, delivered)
+	}
+}
+
+// TestTokenStoredWhileBatchGathers: an operator stores a token after the leader's claim and before those of the members.
+// The agent refuses the former token, with which the call is made. No delivery of the batch stays held.
+func TestTokenStoredWhileBatchGathers(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50, func(a *batchAgent) {
+		a.before = hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	})
+	w, k, flood := newBatchWorld(t, a)
+	ids := flood(12, 1)
+	agent, _ := new(big.Int).SetString(w.row(ids[0]).AgentID, 10)
+	w.bearer(agent, a.URL)
+	recorded := make(chan struct{}) // closed when the leader's outcome is recorded
+	k = w.newWorker(func(c *Config) {
+		c.Servers = k.executor.Servers
+		c.Members = &slowMembers{w.store, func() { w.bearer(agent, a.URL) }}
+		c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, c *ledger.Claim, o ledger.Outcome) (ledger.Recorded, error) {
+			if c.ID == ids[0] {
+				defer close(recorded)
+			} else {
+				<-recorded
+			}
+			return w.store.Record(ctx, c, o)
+		}}
+	})
+	clear(k.chains)
+	w.lead(k, ids)
+	for _, id := range append(ids[8:], ids[0]) {
+		d := w.shows(id, outcome.Queued, "", 1)
+		heraldtest.Equal(t, "the refusal", d.History[0].Reason, outcome.AuthRequired)
 	}
 }
