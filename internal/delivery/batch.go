@@ -202,7 +202,7 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 		"delivery", a.claim.ID,
 		"batch", a.batch.size, "error", failure)
 	e.releaseArguments(&a.call)
-	a.call = a.batch.single
+	a.call, a.answer = a.batch.single, toolAnswer{} // the agent did not execute the call
 	e.giveBack(ctx, a.batch.members)
 	a.batch.members, a.batch.size = nil, 0
 	return true

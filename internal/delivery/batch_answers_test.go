@@ -203,6 +203,31 @@ func TestBatchRefused(t *testing.T) {
 	}
 }
 
+// TestBatchRefusedAtStop: an agent refuses a batch while the worker stops, so that no other call follows. No delivery
+// has used an attempt, or counts as one with which the agent was called.
+func TestBatchRefusedAtStop(t *testing.T) {
+	t.Parallel()
+	var passed atomic.Int64
+	var k *worker
+	a := newBatchAgent(t, 50, func(a *batchAgent) {
+		a.before = hangUp(func(w http.ResponseWriter, _ *http.Request) {
+			k.runner.StopClaiming()
+			passed.Store(int64(callsAfterStop + time.Second))
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		})
+	})
+	w, served, flood := newBatchWorld(t, a, func(c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	})
+	k = served
+	ids := flood(12, 1)
+	w.lead(k, ids)
+	w.shows(ids[0], outcome.Waiting, outcome.AgentBusy, 0, "the worker stops")
+	for _, id := range ids[8:] {
+		w.shows(id, outcome.Queued, "", 0)
+	}
+}
+
 // TestBatchFallsOut: a member with an invalid event or file ends on its own and is in no call. The others are
 // delivered.
 func TestBatchFallsOut(t *testing.T) {
