@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet/contracts"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // DefaultChainID is the chain id that development chains use by convention.
@@ -97,8 +98,8 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("devnet: starting the node: %w", err)
 	}
 	n.client = ethclient.NewClient(n.node.Client())
-	if err := n.deploy(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("devnet: deploying the registries: %w", err), n.Close())
+	if err := n.change("deploying the registries", func() { n.deploy(ctx) }); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
 	if cfg.Interval > 0 {
 		n.miner.Go(func() { n.mine(cfg.Interval) })
@@ -106,56 +107,29 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// deploy deploys the registries with the last account, in one block, and removes that account from the list.
-func (n *Net) deploy(ctx context.Context) error {
+// deploy deploys the registries with the last account, in one block, and removes that account from the list. The lock is
+// held.
+func (n *Net) deploy(ctx context.Context) {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	var endpoints [2]string
-	if err := n.client.Client().CallContext(ctx, &endpoints, "dev_endpoints"); err != nil {
-		return fmt.Errorf("asking the node for its addresses: %w", err)
-	}
+	script.Check(n.client.Client().CallContext(ctx, &endpoints, "dev_endpoints"))
 	n.url, n.wsURL = endpoints[0], endpoints[1]
+	identity, reputation, validation := contracts.Identity(), contracts.Reputation(), contracts.Validation()
 	var txs []common.Hash
-	for i, c := range []struct {
-		at   *common.Address
-		code []byte
-	}{
-		{&n.deployment.Identity, contracts.Identity().Bytecode},
-		{&n.deployment.Reputation, contracts.Reputation().Bytecode},
-		{&n.deployment.Validation, contracts.Validation().Bytecode},
-	} {
-		tx, err := n.submit(ctx, deployer, nil, c.code)
-		if err != nil {
-			return fmt.Errorf("registry %d: %w", i+1, err)
-		}
-		txs = append(txs, tx)
-		*c.at = crypto.CreateAddress(deployer.Address, uint64(i))
+	for _, c := range []contracts.Contract{identity, reputation, validation} {
+		txs = append(txs, n.submit(ctx, deployer, nil, c.Bytecode))
 	}
-	for _, call := range []struct {
-		to   common.Address
-		data []byte
-	}{
-		{n.deployment.Identity, contracts.Identity().Pack("initialize")},
-		{n.deployment.Reputation, contracts.Reputation().Pack("initialize", n.deployment.Identity)},
-		{n.deployment.Validation, contracts.Validation().Pack("initialize", n.deployment.Identity)},
-	} {
-		tx, err := n.submit(ctx, deployer, &call.to, call.data)
-		if err != nil {
-			return fmt.Errorf("initialising %s: %w", call.to, err)
-		}
-		txs = append(txs, tx)
-	}
-	if _, err := n.commit(); err != nil {
-		return err
-	}
+	at := erc8004.Deployment{Identity: crypto.CreateAddress(deployer.Address, 0),
+		Reputation: crypto.CreateAddress(deployer.Address, 1), Validation: crypto.CreateAddress(deployer.Address, 2)}
+	n.deployment = at
+	txs = append(txs, n.submit(ctx, deployer, &at.Identity, identity.Pack("initialize")),
+		n.submit(ctx, deployer, &at.Reputation, reputation.Pack("initialize", at.Identity)),
+		n.submit(ctx, deployer, &at.Validation, validation.Pack("initialize", at.Identity)))
+	n.commit()
 	for _, tx := range txs {
-		if _, err := n.readSuccess(ctx, tx); err != nil {
-			return err
-		}
+		n.readSuccess(ctx, tx)
 	}
-	return nil
 }
 
 // mine mines a block per interval until the chain is closed or a block fails.

@@ -22,6 +22,8 @@ import (
 	"github.com/ipld/go-car/v2"
 	"github.com/multiformats/go-multihash"
 
+	"github.com/agentherald/herald/scripts/script"
+
 	blocks "github.com/ipfs/go-block-format"
 	format "github.com/ipfs/go-ipld-format"
 )
@@ -47,24 +49,12 @@ func (g *Gateway) AddFile(content []byte) cid.Cid { return g.addFile(content, tr
 // AddFileV0 imports a file as Kubo does by default: a Qm… CID and wrapped leaves.
 func (g *Gateway) AddFileV0(content []byte) cid.Cid { return g.addFile(content, false).Cid() }
 
-// must returns v. It panics if err is not nil, which does not happen: the blocks are in memory.
-func must[T any](v T, err error) T {
-	check(err)
-	return v
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
 func (g *Gateway) addFile(content []byte, v1 bool) format.Node {
 	params := helpers.DagBuilderParams{
 		Dagserv: g.store.dag, Maxlinks: helpers.DefaultLinksPerBlock,
 		RawLeaves: v1, CidBuilder: builder(v1),
 	}
-	return must(balanced.Layout(must(params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize)))))
+	return script.Must(balanced.Layout(script.Must(params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize)))))
 }
 
 func builder(v1 bool) cid.Builder {
@@ -89,12 +79,12 @@ func (g *Gateway) AddShardedDirectory(files map[string][]byte) cid.Cid {
 }
 
 func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Directory, error)) format.Node {
-	dir := must(create())
+	dir := script.Must(create())
 	below := make(map[string]map[string][]byte)
 	for path, content := range files {
 		name, rest, deeper := strings.Cut(path, "/")
 		if !deeper {
-			check(dir.AddChild(context.Background(), name, g.addFile(content, true)))
+			script.Check(dir.AddChild(context.Background(), name, g.addFile(content, true)))
 			continue
 		}
 		if below[name] == nil {
@@ -103,18 +93,18 @@ func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Direc
 		below[name][rest] = content
 	}
 	for name, files := range below {
-		check(dir.AddChild(context.Background(), name, g.addDirectory(files, create)))
+		script.Check(dir.AddChild(context.Background(), name, g.addDirectory(files, create)))
 	}
-	n := must(dir.GetNode())
-	check(g.store.dag.Add(context.Background(), n))
+	n := script.Must(dir.GetNode())
+	script.Check(g.store.dag.Add(context.Background(), n))
 	return n
 }
 
 // AddBlock stores one block unchanged, with the given codec and hash function (multicodec codes), and returns its CID.
 // It panics if the hash function is unknown.
 func (g *Gateway) AddBlock(data []byte, codec, hash uint64) cid.Cid {
-	c := must(cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data))
-	check(g.store.blocks.Put(context.Background(), must(blocks.NewBlockWithCid(data, c))))
+	c := script.Must(cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data))
+	script.Check(g.store.blocks.Put(context.Background(), script.Must(blocks.NewBlockWithCid(data, c))))
 	return c
 }
 
@@ -139,4 +129,6 @@ func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
 }
 
 // Remove deletes one block, as if it had never been pinned.
-func (g *Gateway) Remove(c cid.Cid) { check(g.store.blocks.DeleteBlock(context.Background(), c)) }
+func (g *Gateway) Remove(c cid.Cid) {
+	script.Check(g.store.blocks.DeleteBlock(context.Background(), c))
+}

@@ -4,12 +4,15 @@
 package contracts
 
 import (
+	"bytes"
 	"embed"
 	"strings"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 //go:embed *.abi *.bin
@@ -31,27 +34,12 @@ type Contract struct {
 
 // readContract panics if the embedded files are damaged.
 func readContract(name string) Contract {
-	spec, err := files.ReadFile(name + ".abi")
-	if err != nil {
-		panic(err)
-	}
-	code, err := files.ReadFile(name + ".bin")
-	if err != nil {
-		panic(err)
-	}
-	parsed, err := abi.JSON(strings.NewReader(string(spec)))
-	if err != nil {
-		panic(err)
-	}
-	return Contract{parsed, common.FromHex(strings.TrimSpace(string(code)))}
+	spec, code := script.Must(files.ReadFile(name+".abi")), script.Must(files.ReadFile(name+".bin"))
+	return Contract{script.Must(abi.JSON(bytes.NewReader(spec))), common.FromHex(strings.TrimSpace(string(code)))}
 }
 
 // Pack encodes a call of a method. Of several methods with one name, the second is name0 in the ABI, and the third
 // name1. "" is the constructor. Pack panics if the ABI has no such method, or if its arguments have other types.
 func (c Contract) Pack(method string, args ...any) []byte {
-	data, err := c.ABI.Pack(method, args...)
-	if err != nil {
-		panic(err)
-	}
-	return data
+	return script.Must(c.ABI.Pack(method, args...))
 }

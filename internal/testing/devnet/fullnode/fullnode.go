@@ -20,6 +20,8 @@ import (
 	"github.com/ethereum/go-ethereum/p2p"
 	"github.com/ethereum/go-ethereum/params"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // Node is a running node. It is like go-ethereum's simulated.Backend, but gives access to the node's database. The
@@ -33,35 +35,29 @@ type Node struct {
 }
 
 // Start starts a node whose genesis block gives each of the accounts 1,000,000 ether.
-func Start(chainID uint64, funded []common.Address) (n *Node, err error) {
+func Start(chainID uint64, funded []common.Address) (*Node, error) {
 	nodeConf, ethConf := configureNode(chainID, funded)
-	n = &Node{}
-	if n.stack, err = node.New(&nodeConf); err != nil {
+	stack, err := node.New(&nodeConf)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.stack.Close())
-		}
-	}()
-	if n.eth, err = eth.New(n.stack, &ethConf); err != nil {
-		return nil, err
+	n := &Node{stack: stack}
+	if err := script.Try(func() { n.start(&ethConf) }); err != nil {
+		return nil, errors.Join(err, stack.Close())
 	}
+	return n, nil
+}
+
+func (n *Node) start(conf *ethconfig.Config) {
+	n.eth = script.Must(eth.New(n.stack, conf))
 	n.stack.RegisterAPIs([]rpc.API{
 		{Namespace: "eth", Service: filters.NewFilterAPI(filters.NewFilterSystem(n.eth.APIBackend, filters.Config{}))},
 		{Namespace: "dev", Service: &control{n}},
 	})
-	if err = n.stack.Start(); err != nil {
-		return nil, err
-	}
-	if n.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, n.eth); err != nil {
-		return nil, err
-	}
-	if err = n.beacon.Fork(n.eth.BlockChain().GetCanonicalHash(0)); err != nil {
-		return nil, err
-	}
+	script.Check(n.stack.Start())
+	n.beacon = script.Must(catalyst.NewSimulatedBeacon(0, common.Address{}, n.eth))
+	script.Check(n.beacon.Fork(n.eth.BlockChain().GetCanonicalHash(0)))
 	n.client = n.stack.Attach()
-	return n, nil
 }
 
 // configureNode returns the configuration of a node with HTTP and WebSocket on one port, which the kernel selects. With a
