@@ -45,6 +45,60 @@ func getURL(t *testing.T, c *http.Client, target string) (*http.Response, error)
 	return resp, err
 }
 
+// blockedHosts returns hosts, as they are written in URLs, that lead to this machine, its network or its cloud's metadata
+// service, and one with a port that is no web server's.
+func blockedHosts() map[string]string {
+	return map[string]string{
+		"loopback":               "127.0.0.1",
+		"loopback range":         "127.8.8.8",
+		"localhost":              "localhost",
+		"loopback, IPv6":         "[::1]",
+		"mapped, dotted":         "[::ffff:127.0.0.1]",
+		"mapped, hex":            "[::ffff:7f00:1]",
+		"compatible":             "[::127.0.0.1]",
+		"unspecified":            "0.0.0.0",
+		"unspecified, IPv6":      "[::]",
+		"this network":           "0.1.2.3",
+		"link-local":             "169.254.1.1",
+		"link-local, IPv6":       "[fe80::1]",
+		"zone":                   "[fe80::1%25lo]",
+		"zone, global address":   "[2606:4700::1%25lo]",
+		"site-local":             "[fec0::1]",
+		"ULA":                    "[fd12:3456::1]",
+		"ULA, unassigned half":   "[fc00::1]",
+		"private 10":             "10.1.2.3",
+		"private 172":            "172.16.0.1",
+		"private 172, end":       "172.31.255.255",
+		"private 192":            "192.168.0.1",
+		"CGNAT":                  "100.64.0.1",
+		"CGNAT, end":             "100.127.255.255",
+		"NAT64":                  "[64:ff9b::7f00:1]",
+		"NAT64, metadata":        "[64:ff9b::a9fe:a9fe]",
+		"NAT64, local":           "[64:ff9b:1::1]",
+		"NAT64, local, metadata": "[64:ff9b:1:ffff::a9fe:a9fe]",
+		"6to4":                   "[2002:7f00:1::1]",
+		"6to4, metadata":         "[2002:a9fe:a9fe::1]",
+		"Teredo":                 "[2001:0:a9fe:a9fe::1]",
+		"metadata":               "169.254.169.254",
+		"metadata, mapped":       "[::ffff:a9fe:a9fe]",
+		"metadata, ECS tasks":    "169.254.170.2",
+		"metadata, AWS IPv6":     "[fd00:ec2::254]",
+		"metadata, Azure":        "168.63.129.16",
+		"metadata, Azure mapped": "[::ffff:168.63.129.16]",
+		"metadata, Alibaba":      "100.100.100.200",
+		"metadata, Oracle":       "192.0.0.192",
+		"multicast":              "224.0.0.1",
+		"multicast, IPv6":        "[ff02::1]",
+		"broadcast":              "255.255.255.255",
+		"reserved":               "240.0.0.1",
+		"benchmarks":             "198.18.0.1",
+		"documentation":          "203.0.113.7",
+		"documentation, IPv6":    "[2001:db8::1]",
+		"discard":                "[100::1]",
+		"port 22":                "1.1.1.1:22",
+	}
+}
+
 func TestBlockedAddresses(t *testing.T) {
 	t.Parallel()
 	guards := map[string]*netguard.Guard{
@@ -53,10 +107,8 @@ func TestBlockedAddresses(t *testing.T) {
 		"one allowed": mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}}),
 		"http":        mustGuard(t, netguard.Config{AllowHTTP: true}),
 	}
-	hosts := guardtest.Inward()
-	hosts["port 22"] = "1.1.1.1:22"
 	for gname, g := range guards {
-		for name, host := range hosts {
+		for name, host := range blockedHosts() {
 			t.Run(gname+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				target := "https://" + host + "/"

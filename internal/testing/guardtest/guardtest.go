@@ -1,5 +1,5 @@
-// Package guardtest supports tests of code that dials untrusted addresses. It provides hosts that must never be
-// connected, a listener that counts connections, and a resolver with configurable answers.
+// Package guardtest supports tests of code that dials untrusted addresses. It provides a listener that counts
+// connections, and a resolver with configurable answers.
 package guardtest
 
 import (
@@ -16,59 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// Inward returns hosts, as they are written in URLs, that lead to this machine, its network or its cloud's metadata
-// service. The keys describe the hosts. A guard without an allow list must not dial any of them.
-func Inward() map[string]string {
-	return map[string]string{
-		"loopback":               "127.0.0.1",
-		"loopback range":         "127.8.8.8",
-		"localhost":              "localhost",
-		"loopback, IPv6":         "[::1]",
-		"mapped, dotted":         "[::ffff:127.0.0.1]",
-		"mapped, hex":            "[::ffff:7f00:1]",
-		"compatible":             "[::127.0.0.1]",
-		"unspecified":            "0.0.0.0",
-		"unspecified, IPv6":      "[::]",
-		"this network":           "0.1.2.3",
-		"link-local":             "169.254.1.1",
-		"link-local, IPv6":       "[fe80::1]",
-		"zone":                   "[fe80::1%25lo]",
-		"zone, global address":   "[2606:4700::1%25lo]",
-		"site-local":             "[fec0::1]",
-		"ULA":                    "[fd12:3456::1]",
-		"ULA, unassigned half":   "[fc00::1]",
-		"private 10":             "10.1.2.3",
-		"private 172":            "172.16.0.1",
-		"private 172, end":       "172.31.255.255",
-		"private 192":            "192.168.0.1",
-		"CGNAT":                  "100.64.0.1",
-		"CGNAT, end":             "100.127.255.255",
-		"NAT64":                  "[64:ff9b::7f00:1]",
-		"NAT64, metadata":        "[64:ff9b::a9fe:a9fe]",
-		"NAT64, local":           "[64:ff9b:1::1]",
-		"NAT64, local, metadata": "[64:ff9b:1:ffff::a9fe:a9fe]",
-		"6to4":                   "[2002:7f00:1::1]",
-		"6to4, metadata":         "[2002:a9fe:a9fe::1]",
-		"Teredo":                 "[2001:0:a9fe:a9fe::1]",
-		"metadata":               "169.254.169.254",
-		"metadata, mapped":       "[::ffff:a9fe:a9fe]",
-		"metadata, ECS tasks":    "169.254.170.2",
-		"metadata, AWS IPv6":     "[fd00:ec2::254]",
-		"metadata, Azure":        "168.63.129.16",
-		"metadata, Azure mapped": "[::ffff:168.63.129.16]",
-		"metadata, Alibaba":      "100.100.100.200",
-		"metadata, Oracle":       "192.0.0.192",
-		"multicast":              "224.0.0.1",
-		"multicast, IPv6":        "[ff02::1]",
-		"broadcast":              "255.255.255.255",
-		"reserved":               "240.0.0.1",
-		"benchmarks":             "198.18.0.1",
-		"documentation":          "203.0.113.7",
-		"documentation, IPv6":    "[2001:db8::1]",
-		"discard":                "[100::1]",
-	}
-}
 
 // Loopback returns a guard that allows this machine's own servers. It uses resolver, or the system's resolver if it
 // is nil.
