@@ -24,26 +24,15 @@ func Bend(t *testing.T, target string, bend func(q Request, result json.RawMessa
 			return
 		}
 		defer client.Close()
-		elems := make([]rpc.BatchElem, len(asked))
-		for i, q := range asked {
-			elems[i] = rpc.BatchElem{Method: q.Method, Result: new(json.RawMessage)}
-			for _, param := range q.Params {
-				elems[i].Args = append(elems[i].Args, param)
-			}
-		}
-		if err := client.BatchCallContext(r.Context(), elems); err != nil {
-			http.Error(rw, err.Error(), http.StatusBadGateway)
-			return
-		}
 		answers := make([]map[string]any, len(asked))
 		for i, q := range asked {
-			if err := elems[i].Error; err != nil {
-				answers[i] = q.Answer(nil, Error{Code: -32000, Message: err.Error()})
-			} else if bent := bend(q, *elems[i].Result.(*json.RawMessage)); bent == nil {
-				answers[i] = q.Answer(nil, Error{Code: -32601, Message: "the method does not exist"})
-			} else {
-				answers[i] = q.Answer(bent, nil)
+			result, failure := q.Forward(r.Context(), client)
+			if failure == nil {
+				if result = bend(q, result); result == nil {
+					failure = &Error{Code: -32601, Message: "the method does not exist"}
+				}
 			}
+			answers[i] = q.Answer(result, failure)
 		}
 		WriteAnswers(rw, isBatch, answers)
 	}))

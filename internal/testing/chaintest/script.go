@@ -67,10 +67,7 @@ func (s *Script) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			http.Error(rw, "no", status)
 			return
 		}
-		answers[i] = q.Answer(result, nil)
-		if failure != nil {
-			answers[i] = q.Answer(nil, failure)
-		}
+		answers[i] = q.Answer(result, failure)
 	}
 	WriteAnswers(rw, isBatch, answers)
 }

@@ -3,7 +3,6 @@ package chaintrial
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -110,26 +109,6 @@ func (p *Proxy) next() lie {
 
 type question = chaintest.Request
 
-type answer struct {
-	Version string           `json:"jsonrpc"`
-	ID      json.RawMessage  `json:"id"`
-	Result  json.RawMessage  `json:"result,omitempty"`
-	Error   *chaintest.Error `json:"error,omitempty"`
-}
-
-// refusalOf returns the node's own error, if err contains one.
-func refusalOf(err error) *chaintest.Error {
-	own, ok := errors.AsType[rpc.Error](err)
-	if !ok {
-		return &chaintest.Error{Code: -32603, Message: "the node behind does not answer"}
-	}
-	r := &chaintest.Error{Code: own.ErrorCode(), Message: own.Error()}
-	if detailed, ok := errors.AsType[rpc.DataError](err); ok {
-		r.Data = detailed.ErrorData()
-	}
-	return r
-}
-
 // ServeHTTP answers one request, which is a single question or a batch.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), proxyTimeout)
@@ -193,10 +172,15 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	random := rand.New(rand.NewPCG(l.seed, 3))
-	answers := make([]answer, len(questions))
+	node, err := rpc.DialContext(ctx, p.node)
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	v := view{lie: l, random: rand.New(rand.NewPCG(l.seed, 3)), head: head, finality: p.finality}
+	answers := make([]map[string]any, len(questions))
 	for i, q := range questions {
-		answers[i] = p.answerOne(ctx, q, view{lie: l, random: random, head: head, finality: p.finality})
+		answers[i] = q.Answer(v.answer(ctx, node, q))
 	}
 	if isBatch {
 		return json.Marshal(answers)
@@ -204,50 +188,39 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 	return json.Marshal(answers[0])
 }
 
-func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
-	a := answer{Version: "2.0", ID: q.ID}
+// answer returns the result of a question, or the refusal.
+func (v view) answer(ctx context.Context, node *rpc.Client, q question) (json.RawMessage, *chaintest.Error) {
 	if v.fault == Errs {
-		a.Error = &chaintest.Error{Code: -32000, Message: "header not found"}
-		return a
+		return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 	}
 	params, known := v.bend(q)
 	switch {
 	case known != nil:
-		a.Result = known
-		return a
+		return known, nil
 	case params == nil:
-		a.Error = &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
-		return a
+		return nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
 	}
-	asked := make([]any, len(params))
-	for i, raw := range params {
-		asked[i] = raw
+	result, refused := question{Method: q.Method, Params: params}.Forward(ctx, node)
+	switch {
+	case refused != nil:
+		return nil, refused
+	case isRemoved(ctx, node, q):
+		return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 	}
-	var result json.RawMessage
-	if err := Ask(ctx, p.node, &result, q.Method, asked...); err != nil {
-		a.Error = refusalOf(err)
-		return a
-	}
-	if p.isRemoved(ctx, q) {
-		a.Error = &chaintest.Error{Code: -32000, Message: "header not found"}
-		return a
-	}
-	a.Result = result
-	v.distort(q.Method, &a)
-	return a
+	return v.distort(q.Method, result)
 }
 
 // isRemoved reports whether the chain no longer has the block that the question names by its hash. anvil turns the hash
 // into a height first, and then answers with the state of that height. During a reorg that is another block's state, which
 // no node may return. If the block still exists after the answer, the answer is of that block.
-func (p *Proxy) isRemoved(ctx context.Context, q question) bool {
+func isRemoved(ctx context.Context, node *rpc.Client, q question) bool {
 	for _, param := range q.Params {
 		var named struct{ BlockHash *common.Hash }
 		if json.Unmarshal(param, &named) != nil || named.BlockHash == nil {
 			continue
 		}
 		var block json.RawMessage
-		err := Ask(ctx, p.node, &block, "eth_getBlockByHash", named.BlockHash, false)
+		err := node.CallContext(ctx, &block, "eth_getBlockByHash", named.BlockHash, false)
 		return err != nil || string(block) == "null"
 	}
 	return false
@@ -352,40 +325,41 @@ func rewrite[T any](raw json.RawMessage, change func(T) T) json.RawMessage {
 }
 
 // distort changes the node's answer.
-func (v view) distort(method string, a *answer) {
+func (v view) distort(method string, result json.RawMessage) (json.RawMessage, *chaintest.Error) {
 	ahead := quote(v.head + uint64(1+v.roll%mostBehind))
 	isBlock := method == "eth_getBlockByNumber" || method == "eth_getBlockByHash"
 	switch {
 	case v.fault == Ahead && method == "eth_blockNumber":
-		a.Result = ahead
+		return ahead, nil
 	case v.fault == Ahead && isBlock:
-		a.Result = rewrite(a.Result, func(block fields) fields {
+		return rewrite(result, func(block fields) fields {
 			if block != nil && v.number(block["number"]) == v.head {
 				block["number"] = ahead
 			}
 			return block
-		})
+		}), nil
 	case v.fault == OtherChain && isBlock:
-		a.Result = rewrite(a.Result, func(block fields) fields {
+		return rewrite(result, func(block fields) fields {
 			if block != nil {
 				block["hash"], block["parentHash"] = otherHash(block["hash"]), otherHash(block["parentHash"])
 			}
 			return block
-		})
+		}), nil
 	case v.fault == Limits && method == "eth_getLogs":
-		if logs := []json.RawMessage(nil); json.Unmarshal(a.Result, &logs) == nil && len(logs) > mostLogs {
-			a.Result, a.Error = nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
+		if logs := []json.RawMessage(nil); json.Unmarshal(result, &logs) == nil && len(logs) > mostLogs {
+			return nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
 		}
 	case method == "eth_getLogs":
-		a.Result = v.distortLogs(a.Result)
+		return v.distortLogs(result), nil
 	case method == "eth_getBlockReceipts" && v.fault == Forgets:
-		a.Result = rewrite(a.Result, func(receipts []fields) []fields {
+		return rewrite(result, func(receipts []fields) []fields {
 			for _, r := range receipts {
 				r["logs"] = v.distortLogs(r["logs"])
 			}
 			return receipts
-		})
+		}), nil
 	}
+	return result, nil
 }
 
 func (v view) distortLogs(raw json.RawMessage) json.RawMessage {

@@ -86,10 +86,10 @@ func TestProxyHonest(t *testing.T) {
 	node := startNode(t)
 	p := NewProxy(node, 1, 64)
 	for body, want := range map[string]string{
-		askChain: `{"jsonrpc":"2.0","id":1,"result":"0x7a69"}`,
-		askHead: `[{"jsonrpc":"2.0","id":1,"result":"0x64"},` +
-			`{"jsonrpc":"2.0","id":2,"result":{"hash":"0xaa","number":"0x64","parentHash":"0xab"}}]`,
-		askFinal: `{"jsonrpc":"2.0","id":1,"result":{"hash":"0xaa","number":"0x24","parentHash":"0xab"}}`,
+		askChain: `{"id":1,"jsonrpc":"2.0","result":"0x7a69"}`,
+		askHead: `[{"id":1,"jsonrpc":"2.0","result":"0x64"},` +
+			`{"id":2,"jsonrpc":"2.0","result":{"hash":"0xaa","number":"0x64","parentHash":"0xab"}}]`,
+		askFinal: `{"id":1,"jsonrpc":"2.0","result":{"hash":"0xaa","number":"0x24","parentHash":"0xab"}}`,
 	} {
 		if _, got, err := ask(t, p, "", body); err != nil || got != want {
 			t.Errorf("%s is answered %s (%v), want %s", body, got, err, want)
