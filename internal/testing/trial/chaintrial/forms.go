@@ -25,48 +25,38 @@ type form struct {
 	params string
 }
 
+// Parameters that several forms have.
+const (
+	pair   = "agentId:uint256! client:address! "
+	index  = "index:uint64 "
+	tags   = "tag1:string! tag1:string tag2:string "
+	hashed = "uri:string hash:bytes32"
+	answer = "validator:address! agentId:uint256! request:bytes32! response:uint8 "
+	set    = "agentId:uint256! tag1:string! tag1:string "
+)
+
 // forms repeats the declarations, so that the decoder is not tested with its own list.
 var forms = []form{
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! index:uint64 value:int128 decimals:uint8 tag1:string! tag1:string " +
-			"tag2:string endpoint:string uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! index:uint64 value:int256 decimals:uint8 tag1:string! tag1:string " +
-			"tag2:string endpoint:string uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! index:uint64 magnitude:uint256 decimals:uint8 tag1:string! " +
-			"tag1:string tag2:string endpoint:string uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! index:uint64 score:uint8 tag1:string! tag1:string tag2:string " +
-			"endpoint:string uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! index:uint64 score:uint8 tag1:string! tag2:string endpoint:string " +
-			"uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! score:uint8 tag1:string! tag2:string endpoint:string uri:string " +
-			"hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! score:uint8 tag1:string! tag2:string uri:string hash:bytes32"},
-	{reputation, "NewFeedback",
-		"agentId:uint256! client:address! score:uint8 tag1:bytes32! tag2:bytes32 uri:string hash:bytes32"},
-	{reputation, "FeedbackRevoked", "agentId:uint256! client:address! index:uint64!"},
-	{reputation, "ResponseAppended",
-		"agentId:uint256! client:address! index:uint64 responder:address! uri:string hash:bytes32"},
-	{reputation, "ResponseAppended", "agentId:uint256! client:address! index:uint64 responder:address! uri:string"},
+	{reputation, "NewFeedback", pair + index + "value:int128 decimals:uint8 " + tags + "endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + index + "value:int256 decimals:uint8 " + tags + "endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + index + "magnitude:uint256 decimals:uint8 " + tags + "endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + index + "score:uint8 " + tags + "endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + index + "score:uint8 tag1:string! tag2:string endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + "score:uint8 tag1:string! tag2:string endpoint:string " + hashed},
+	{reputation, "NewFeedback", pair + "score:uint8 tag1:string! tag2:string " + hashed},
+	{reputation, "NewFeedback", pair + "score:uint8 tag1:bytes32! tag2:bytes32 " + hashed},
+	{reputation, "FeedbackRevoked", pair + "index:uint64!"},
+	{reputation, "ResponseAppended", pair + index + "responder:address! " + hashed},
+	{reputation, "ResponseAppended", pair + index + "responder:address! uri:string"},
 	{validation, "ValidationRequest", "validator:address! agentId:uint256! uri:string request:bytes32!"},
-	{validation, "ValidationResponse",
-		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string hash:bytes32 " +
-			"tag:string"},
-	{validation, "ValidationResponse",
-		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string hash:bytes32 " +
-			"tag:bytes32"},
-	{validation, "ValidationResponse",
-		"validator:address! agentId:uint256! request:bytes32! response:uint8 uri:string tag:bytes32"},
+	{validation, "ValidationResponse", answer + hashed + " tag:string"},
+	{validation, "ValidationResponse", answer + hashed + " tag:bytes32"},
+	{validation, "ValidationResponse", answer + "uri:string tag:bytes32"},
 	{identity, "Registered", "agentId:uint256! uri:string account:address!"},
 	{identity, "URIUpdated", "agentId:uint256! uri:string account:address!"},
 	{identity, "UriUpdated", "agentId:uint256! uri:string account:address!"},
-	{identity, "MetadataSet", "agentId:uint256! tag1:string! tag1:string metadata:bytes"},
-	{identity, "MetadataSet", "agentId:uint256! tag1:string! tag1:string tag2:string"},
+	{identity, "MetadataSet", set + "metadata:bytes"},
+	{identity, "MetadataSet", set + "tag2:string"},
 	{identity, "MetadataUpdate", "agentId:uint256"},
 	{identity, "BatchMetadataUpdate", "agentId:uint256 lastId:uint256"},
 	{identity, "Transfer", "from:address! to:address! agentId:uint256!"},
