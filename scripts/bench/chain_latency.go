@@ -49,11 +49,7 @@ func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url st
 			if n > 0 { // the first one may include the program's start
 				waits = append(waits, time.Since(began))
 			}
-			select {
-			case <-ctx.Done():
-				script.Check(ctx.Err())
-			case <-time.After(poll/4 + poll*time.Duration(phase)/time.Duration(len(phases))):
-			}
+			script.Sleep(ctx, poll/4+poll*time.Duration(phase)/time.Duration(len(phases)))
 		}
 		l := blockLatency{way: way, poll: poll, blocks: len(waits), p50: trial.Quantile(waits, .5),
 			p99: trial.Quantile(waits, .99)}

@@ -40,11 +40,7 @@ func (b *bench) idle(ctx context.Context) latency {
 		before := agents.Count()
 		f.accept(ctx, agents, 1)
 		script.Check(trial.Until(ctx, pollCalls, "one delivery to be called", func() (bool, error) { return agents.Count() > before && agents.InFlight() == 0, nil }))
-		select {
-		case <-ctx.Done():
-			script.Check(context.Cause(ctx))
-		case <-time.After(rand.N(longestIdle)):
-		}
+		script.Sleep(ctx, rand.N(longestIdle))
 	}
 	waits := b.waits(ctx, agents)
 	first, known := waits[:agents.Len()], waits[agents.Len():]

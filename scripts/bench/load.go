@@ -157,11 +157,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	res.cpu = b.readCPU(ctx, ws).minus(cpu).each(l.n)
 	res.idle = float64(readIdle()-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
 	b.count(ctx, &res, agents, began)
-	select {
-	case <-ctx.Done():
-		script.Check(context.Cause(ctx))
-	case <-time.After(settle):
-	}
+	script.Sleep(ctx, settle)
 	res.end = readVitals(ctx, ws)
 	// Read after the pause, because Postgres's backends report their commits once a second.
 	res.costs = costsOf(empty, accepted, b.readCounters(ctx), l.n, waiting)

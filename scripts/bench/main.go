@@ -55,22 +55,6 @@ func measureDeliveries(ctx context.Context) {
 		return err
 	})
 	flag.Parse()
-	run(ctx, o)
-}
-
-// targetAgents is the smallest number of agents in the targets. targetInflight is their number of concurrent
-// deliveries.
-const (
-	targetAgents   = 64
-	manyAgents     = 1000
-	targetInflight = 16
-	turns          = 3 // how often compared runs are made (load.isCompared)
-)
-
-// inflights are the measured numbers of concurrent deliveries (HERALD_CONCURRENCY).
-var inflights = []int{1, targetInflight, 64}
-
-func run(ctx context.Context, o options) {
 	if o.n < 1 || o.latency < 0 || flag.NArg() > 0 {
 		script.Fail("-n must be at least 1, -latency at least 0, and there are no arguments")
 	}
@@ -84,6 +68,18 @@ func run(ctx context.Context, o options) {
 		})
 	})
 }
+
+// targetAgents is the smallest number of agents in the targets. targetInflight is their number of concurrent
+// deliveries.
+const (
+	targetAgents   = 64
+	manyAgents     = 1000
+	targetInflight = 16
+	turns          = 3 // how often compared runs are made (load.isCompared)
+)
+
+// inflights are the measured numbers of concurrent deliveries (HERALD_CONCURRENCY).
+var inflights = []int{1, targetInflight, 64}
 
 func (b *bench) measure(ctx context.Context, r *report) {
 	r.loads = b.measureLoads(ctx)

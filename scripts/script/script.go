@@ -47,6 +47,15 @@ func Within(ctx context.Context, limit time.Duration, end func(context.Context) 
 	}
 }
 
+// Sleep waits for d. It ends the script if ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		Check(context.Cause(ctx))
+	}
+}
+
 // Check ends the script if err is not nil.
 func Check(err error) {
 	if err != nil {

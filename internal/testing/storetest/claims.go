@@ -161,8 +161,14 @@ func (s *suite) TestFence() {
 	err := s.Extend(s.Context(), old, lease)
 	s.expect(errors.Is(err, ledger.ErrFenced), "%v", err)
 	s.is(old.ID, outcome.Running, "", 2, 2)
-	s.record(c, delivered)
-	s.outcomes(old.ID, "", "delivered")
+	s.lose(c)
+	for _, o := range late { // the spooled outcome of the first attempt, under the claim of the second
+		r, err := s.Adopt(s.Context(), c, past(old, o))
+		s.expect(errors.Is(err, ledger.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
+	}
+	s.is(old.ID, outcome.Queued, "", 2, 2)
+	s.record(s.claim(s.nextTask()), delivered)
+	s.outcomes(old.ID, "", "", "delivered")
 }
 
 // TestLateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.

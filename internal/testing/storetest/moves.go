@@ -106,22 +106,6 @@ func (s *suite) TestAdoptWhatWasRecorded() {
 	s.outcomes(task.ID, "waiting", "", "delivered")
 }
 
-// TestAdoptUnderLostClaim checks that Adopt changes nothing if the claim is lost.
-func (s *suite) TestAdoptUnderLostClaim() {
-	old := s.claim(s.takeOne(1))
-	s.lose(old)
-	lost := s.claim(s.nextTask())
-	s.lose(lost)
-	for _, o := range []ledger.Outcome{failed(time.Second), {Status: outcome.Rejected, Reason: "tool_error"}} {
-		r, err := s.Adopt(s.Context(), lost, past(old, o))
-		s.expect(errors.Is(err, ledger.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
-	}
-	s.is(old.ID, outcome.Queued, "", 2, 2)
-	c := s.claim(s.nextTask())
-	s.record(c, delivered)
-	s.outcomes(old.ID, "", "", "delivered")
-}
-
 // TestExpiry checks that Expire ends open deliveries by age, except running ones.
 func (s *suite) TestExpiry() {
 	tasks := s.take(1, 5)
