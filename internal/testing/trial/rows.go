@@ -31,10 +31,7 @@ var finals = []string{"delivered", "skipped", "rejected", "dead", "cancelled"}
 // Query reads the rows of a query on the site's database with scan.
 func Query[T any](ctx context.Context, s *Site, scan pgx.RowToFunc[T], sql string, args ...any) (all []T, err error) {
 	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
+		rows, _ := c.Query(ctx, sql, args...) // CollectRows returns its error
 		all, err = pgx.CollectRows(rows, scan)
 		return err
 	})
@@ -43,14 +40,12 @@ func Query[T any](ctx context.Context, s *Site, scan pgx.RowToFunc[T], sql strin
 
 // QueryOne reads the only row of a query on the site's database with scan.
 func QueryOne[T any](ctx context.Context, s *Site, scan pgx.RowToFunc[T], sql string, args ...any) (one T, err error) {
-	all, err := Query(ctx, s, scan, sql, args...)
-	if err == nil && len(all) != 1 {
-		err = fmt.Errorf("the query returned %d rows: %s", len(all), sql)
-	}
-	if err != nil {
-		return one, err
-	}
-	return all[0], nil
+	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, _ := c.Query(ctx, sql, args...) // CollectExactlyOneRow returns its error
+		one, err = pgx.CollectExactlyOneRow(rows, scan)
+		return err
+	})
+	return one, err
 }
 
 // Exec runs a statement on the site's database.
