@@ -125,12 +125,16 @@ func TestChain(t *testing.T) {
 		name := filepath.Base(t.Name())
 		began := time.Now()
 		fmt.Printf("chain: %s: seed=%d\n", name, seed)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Errorf("ARGS='-seed %d' repeats the run (with the other flags as they were)", seed)
+			}
+		})
 		agents, err := trial.StartAgents(1)
 		heraldtest.Must(t, err)
 		t.Cleanup(agents.Close)
 		agents.OfferAll()
-		world, err := NewWorld(ctx, node, seed, registration(agents.URL(0)))
-		heraldtest.Must(t, err)
+		w := newWorld(ctx, t, node, seed, registration(agents.URL(0)))
 		var liars []*Proxy
 		var addresses []string
 		for i := range *nodesFlag + 1 { // the last one is for the worker
@@ -147,8 +151,8 @@ func TestChain(t *testing.T) {
 		site := shared.Open(ctx, t, trial.Config{Database: "chain_" + name, Logs: filepath.Join(logs, name)})
 		two := &followers{site: site, random: rand.New(rand.NewPCG(seed, 5)),
 			mayEnd: slices.Contains(faults, OtherChain),
-			env:    environment(world, strings.Join(addresses[:*nodesFlag], ",")),
-			args:   []string{"watch", fmt.Sprint(ChainID), "--from", fmt.Sprint(world.First), "--poll", "200ms"}}
+			env:    environment(w, strings.Join(addresses[:*nodesFlag], ",")),
+			args:   []string{"watch", fmt.Sprint(ChainID), "--from", fmt.Sprint(w.first), "--poll", "200ms"}}
 		for i := range two.two {
 			heraldtest.Must(t, two.start(i))
 		}
@@ -156,39 +160,30 @@ func TestChain(t *testing.T) {
 		// A random URI that begins with { is itself a file, whose hash does not match. This trial does not test file
 		// hashes.
 		worker, err := site.Worker(trial.WorkerConfig{Name: "worker", Env: append(
-			environment(world, addresses[*nodesFlag]), "HERALD_VERIFY_EVENT=receipt", "HERALD_HASH_POLICY=annotate",
+			environment(w, addresses[*nodesFlag]), "HERALD_VERIFY_EVENT=receipt", "HERALD_HASH_POLICY=annotate",
 			"HERALD_CONFIRMATIONS="+fmt.Sprint(*confirmedFlag), "HERALD_RETRY_SCHEDULE=1s,1s,1s,2s,2s,2s,4s,4s,4s,4s,4s,4s")})
 		if err == nil {
 			err = worker.Ready(ctx)
 		}
 		heraldtest.Must(t, err)
-		if err := play(ctx, world, two, seed, pace); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		heraldtest.Must(t, play(ctx, w, two, seed, pace))
 		for _, liar := range liars {
 			liar.Repent()
 		}
 		// These blocks confirm the last events, and make the disappearance of removed ones final.
-		for mined := 0; mined < mostDepth+int(*confirmedFlag) || !world.IsHighest(); mined++ {
-			if err := world.Mine(ctx, 0); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
+		for mined := 0; mined < mostDepth+int(*confirmedFlag) || !w.isHighest(); mined++ {
+			w.mine(0)
 		}
-		logsOfChain, err := world.Read(ctx)
+		wanted := w.want(w.read(w.first, w.head()), countedNone)
+		found, rows, err := awaitRows(ctx, two, wanted, w.gone)
 		heraldtest.Must(t, err)
-		wanted, err := Want(logsOfChain, ChainID, world.Deployment, countedNone)
-		heraldtest.Must(t, err)
-		found, rows, err := awaitRows(ctx, two, wanted, world.Gone)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
 		calls, err := agents.Calls()
 		heraldtest.Must(t, err)
-		unfounded := world.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall)
+		unfounded := w.history(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall)
 		believed := FindBelieved(wanted, calls, rows)
 		fmt.Println(trial.NewFigures("chain", name).Add("seed", seed).
-			Add("blocks", world.Blocks).Add("events", world.Events).
-			Add("reorgs", world.Reorgs).Add("deepest", world.Deepest).
+			Add("blocks", w.blocks).Add("events", w.events).
+			Add("reorgs", w.reorgs).Add("deepest", w.deepest).
 			Add("kills", two.kills).Add("ends", two.ends).Add("lies", total(liars)).
 			Add("accepted", found.Accepted).Add("rejected", found.Rejected).
 			Add("cancelled", found.Cancelled).Add("retracted", found.Retracted).
@@ -205,9 +200,6 @@ func TestChain(t *testing.T) {
 		if err := two.check(); err != nil {
 			t.Error(err)
 		}
-		if t.Failed() {
-			t.Errorf("ARGS='-seed %d' repeats the run (with the other flags as they were)", seed)
-		}
 	}
 	onEachChain(t, *withinFlag, run)
 	pace = fiveASecond // its blocks share timestamps, like those of Base
@@ -215,15 +207,15 @@ func TestChain(t *testing.T) {
 }
 
 // environment returns the variables with the proxy and the registries for the followers.
-func environment(w *World, url string) []string {
+func environment(w *world, url string) []string {
 	id := fmt.Sprint(ChainID)
-	return []string{"RPC_URL_" + id + "=" + url, "IDENTITY_REGISTRY_" + id + "=" + w.Deployment.Identity.Hex(),
-		"REPUTATION_REGISTRY_" + id + "=" + w.Deployment.Reputation.Hex(),
-		"VALIDATION_REGISTRY_" + id + "=" + w.Deployment.Validation.Hex()}
+	return []string{"RPC_URL_" + id + "=" + url, "IDENTITY_REGISTRY_" + id + "=" + w.deployment.Identity.Hex(),
+		"REPUTATION_REGISTRY_" + id + "=" + w.deployment.Reputation.Hex(),
+		"VALIDATION_REGISTRY_" + id + "=" + w.deployment.Validation.Hex()}
 }
 
 // play makes the chain's history, and kills followers in between.
-func play(ctx context.Context, w *World, two *followers, seed uint64, every time.Duration) error {
+func play(ctx context.Context, w *world, two *followers, seed uint64, every time.Duration) error {
 	random := rand.New(rand.NewPCG(seed, 6))
 	reorgs, kills := choose(random, *blocksFlag, *reorgsFlag), choose(random, *blocksFlag, *killsFlag)
 	pace := time.NewTicker(every)
@@ -234,16 +226,12 @@ func play(ctx context.Context, w *World, two *followers, seed uint64, every time
 			return context.Cause(ctx)
 		case <-pace.C:
 		}
-		if err := w.Mine(ctx, *eventsFlag); err != nil {
-			return fmt.Errorf("mine block %d: %w", n, err)
-		}
+		w.mine(*eventsFlag)
 		if err := two.check(); err != nil {
 			return err
 		}
 		if reorgs[n] {
-			if err := w.Reorg(ctx); err != nil {
-				return err
-			}
+			w.reorg()
 		}
 		if kills[n] {
 			if err := two.kill(); err != nil {

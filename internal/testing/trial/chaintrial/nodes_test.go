@@ -56,23 +56,15 @@ func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context
 // TestWorld: the generator's record of its branch equals a plain reading of the chain, block by block and after reorgs.
 func TestWorld(t *testing.T) {
 	onEachChain(t, 2*time.Minute, func(ctx context.Context, t *testing.T, node Node) {
-		w, err := NewWorld(ctx, node, 11, "")
-		heraldtest.Must(t, err)
+		w := newWorld(ctx, t, node, 11, "")
 		for n := range 150 {
-			err := w.Mine(ctx, 10)
-			if err == nil && n%20 == 19 {
-				err = w.Reorg(ctx)
-			}
-			if err != nil {
-				t.Fatalf("block %d: %v", n, err)
+			if w.mine(10); n%20 == 19 {
+				w.reorg()
 			}
 		}
-		head, err := Head(ctx, node.URL())
-		heraldtest.Must(t, err)
-		heraldtest.Equal(t, "the head", head, w.headBlock())
+		heraldtest.Equal(t, "the head", w.head(), w.headBlock())
 		for i, events := range w.generator.blocks {
-			logs, err := ReadBlocks(ctx, node.URL(), w.First+uint64(i), w.First+uint64(i), w.Deployment)
-			heraldtest.Must(t, err)
+			logs := w.read(w.first+uint64(i), w.first+uint64(i))
 			if len(logs) != len(events) {
 				t.Fatalf("block %d has %d logs, %d were generated", i, len(logs), len(events))
 			}
@@ -82,20 +74,19 @@ func TestWorld(t *testing.T) {
 				}
 			}
 		}
-		logs, err := w.Read(ctx)
-		heraldtest.Must(t, err)
-		wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
-		if err != nil || len(wanted) == 0 || len(w.Gone) == 0 {
-			t.Fatalf("%d rows are wanted, %d keys are gone: %v", len(wanted), len(w.Gone), err)
+		logs := w.read(w.first, w.head())
+		wanted := w.want(logs, countedNone)
+		if len(wanted) == 0 || len(w.gone) == 0 {
+			t.Fatalf("%d rows are wanted, %d keys are gone", len(wanted), len(w.gone))
 		}
 		checkCounts(ctx, t, w, logs, wanted)
 	})
 }
 
 // checkCounts: for the newest blocks, whose state every node has, the client returns the same indexes as the reading.
-func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
+func checkCounts(ctx context.Context, t *testing.T, w *world, logs []types.Log, wanted []Wanted) {
 	t.Helper()
-	nodes, err := node.New(node.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
+	nodes, err := node.New(node.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.node.URL())}})
 	heraldtest.Must(t, err)
 	defer nodes.Close()
 	client := eventlog.New(nodes, false)
