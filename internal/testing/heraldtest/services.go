@@ -26,12 +26,9 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"flag"
 	"fmt"
 	"net/url"
 	"os"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -88,17 +85,6 @@ func Main(m *testing.M, options ...goleak.Option) {
 func MainWith(m *testing.M, stop func() error, options ...goleak.Option) {
 	redis.SetLogger(silence{})
 	goleak.VerifyTestMain(run{m, stop, options}, options...)
-}
-
-// RunAtOnce makes a package run n parallel tests per core, unless go test was given -parallel. It is for packages whose
-// tests wait more than they compute. TestMain calls it before Main.
-func RunAtOnce(n int) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(n*runtime.GOMAXPROCS(0))) // a number is no error
-	}
 }
 
 type run struct {
