@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // WorkerConfig configures a Worker.
@@ -68,22 +70,14 @@ func (w *Worker) Metrics(ctx context.Context) (string, error) {
 
 // requestPath requests a path of its HTTP server.
 func (w *Worker) requestPath(ctx context.Context, path string) (status int, body string, err error) {
-	addr, err := w.Address()
-	if err != nil {
-		return 0, "", err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, addr+path, nil)
-	if err != nil {
-		return 0, "", err
-	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	res, err := client.Do(req)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	return res.StatusCode, string(text), err
+	err = script.Try(func() {
+		req := script.Must(http.NewRequestWithContext(ctx, http.MethodGet, script.Must(w.Address())+path, nil))
+		res := script.Must(client.Do(req))
+		defer script.Close(res.Body.Close)
+		status, body = res.StatusCode, string(script.Must(io.ReadAll(res.Body)))
+	})
+	return status, body, err
 }
 
 // Address returns the address of its HTTP server, which it reads from the log.

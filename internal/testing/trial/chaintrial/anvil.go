@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/internal/testing/trial/npm"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // The npm package of anvil: a JavaScript launcher, which is not used, and the program for this system.
@@ -38,32 +39,25 @@ type Anvil struct {
 }
 
 // StartAnvil installs and starts anvil. It writes the log to a file in folder. End stops it.
-func StartAnvil(ctx context.Context, folder string) (*Anvil, error) {
-	installed, err := npm.Install(ctx, anvilPackage+"@"+anvilVersion)
+func StartAnvil(ctx context.Context, folder string) (n *Anvil, err error) {
+	err = script.Try(func() {
+		installed := script.Must(npm.Install(ctx, anvilPackage+"@"+anvilVersion))
+		listener := script.Must(net.Listen("tcp", "127.0.0.1:0"))
+		script.Check(listener.Close())
+		port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+		process := script.Must(trial.Program{Name: "anvil", Env: npm.Environment(), Log: folder + "/anvil.log",
+			Path: installed.Path(anvilPackage+"-"+runtime.GOOS+"-"+runtime.GOARCH, "bin", "anvil"),
+			Args: []string{"--host", "127.0.0.1", "--port", port, "--chain-id", strconv.Itoa(ChainID),
+				"--no-mining", "--order", "fifo", "--accounts", "1", "--gas-limit", strconv.Itoa(gasOfBlock), "--quiet",
+				"--prune-history", strconv.Itoa(statesKept)}}.Start())
+		n = &Anvil{Process: process, url: "http://127.0.0.1:" + port}
+	})
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	process, err := trial.Program{Name: "anvil", Env: npm.Environment(), Log: folder + "/anvil.log",
-		Path: installed.Path(anvilPackage+"-"+runtime.GOOS+"-"+runtime.GOARCH, "bin", "anvil"),
-		Args: []string{"--host", "127.0.0.1", "--port", strconv.Itoa(port), "--chain-id", strconv.Itoa(ChainID),
-			"--no-mining", "--order", "fifo",
-			"--accounts", "1", "--gas-limit", strconv.Itoa(gasOfBlock), "--quiet",
-			"--prune-history", strconv.Itoa(statesKept)}}.Start()
-	if err != nil {
-		return nil, err
-	}
-	n := &Anvil{Process: process, url: "http://127.0.0.1:" + strconv.Itoa(port)}
 	ctx, cancel := context.WithTimeoutCause(ctx, anvilStart, fmt.Errorf("not within %s", anvilStart))
 	defer cancel()
-	err = process.Await(ctx, 50*time.Millisecond, "an answer of anvil", func() (bool, error) {
+	err = n.Await(ctx, 50*time.Millisecond, "an answer of anvil", func() (bool, error) {
 		var accounts []common.Address
 		if err := Ask(ctx, n.url, &accounts, "eth_accounts"); err != nil || len(accounts) == 0 {
 			return false, err
@@ -72,7 +66,7 @@ func StartAnvil(ctx context.Context, folder string) (*Anvil, error) {
 		return true, nil
 	})
 	if err != nil {
-		return nil, errors.Join(err, process.End())
+		return nil, errors.Join(err, n.End())
 	}
 	return n, nil
 }
@@ -92,20 +86,18 @@ func (n *Anvil) transaction(to *common.Address, data []byte) map[string]any {
 // Deploy implements Node.
 func (n *Anvil) Deploy(ctx context.Context, code []byte) (common.Address, error) {
 	var hash common.Hash
-	if err := Ask(ctx, n.url, &hash, "eth_sendTransaction", n.transaction(nil, code)); err != nil {
-		return common.Address{}, err
-	}
-	if err := Ask(ctx, n.url, nil, "evm_mine"); err != nil {
-		return common.Address{}, err
-	}
 	var receipt struct {
 		Status          hexutil.Uint64
 		ContractAddress common.Address
 	}
-	err := Ask(ctx, n.url, &receipt, "eth_getTransactionReceipt", hash)
-	if err == nil && receipt.Status != 1 {
-		err = errors.New("anvil did not deploy the emitter")
-	}
+	err := script.Try(func() {
+		script.Check(Ask(ctx, n.url, &hash, "eth_sendTransaction", n.transaction(nil, code)))
+		script.Check(Ask(ctx, n.url, nil, "evm_mine"))
+		script.Check(Ask(ctx, n.url, &receipt, "eth_getTransactionReceipt", hash))
+		if receipt.Status != 1 {
+			script.Fail("anvil did not deploy the emitter")
+		}
+	})
 	return receipt.ContractAddress, err
 }
 
