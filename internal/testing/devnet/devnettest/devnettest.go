@@ -5,7 +5,6 @@ package devnettest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // Start starts a chain and stops it when the test ends.
@@ -54,22 +54,11 @@ func startProcess(program string, chainID uint64, funded []common.Address) (*pro
 	}
 	p := &process{cmd: exec.Command(program, args...)}
 	p.cmd.Stderr = os.Stderr
-	input, err := p.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	output, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.input = input
-	if p.client, err = rpc.DialIO(context.Background(), output, input); err != nil {
-		return nil, errors.Join(err, p.input.Close(), p.cmd.Wait())
-	}
-	return p, nil
+	return p, script.Try(func() {
+		input, output := script.Must(p.cmd.StdinPipe()), script.Must(p.cmd.StdoutPipe())
+		script.Check(p.cmd.Start())
+		p.input, p.client = input, script.Must(rpc.DialIO(context.Background(), output, input)) // its error is the context's
+	})
 }
 
 func (p *process) Client() *rpc.Client { return p.client }
@@ -91,27 +80,23 @@ const buildTimeout = 10 * time.Minute
 
 // findProgram returns the path of devnode: bin/devnode of the module. It builds the program, unless make has just built
 // it (TRIAL_BUILT).
-var findProgram = sync.OnceValues(func() (string, error) {
-	if errFolder != nil {
-		return "", errFolder
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
-	module := exec.CommandContext(ctx, "go", "env", "GOMOD")
-	module.Dir = folder
-	file, err := module.Output()
-	if err != nil {
-		return "", fmt.Errorf("looking for the module's folder: %w", err)
-	}
-	root := filepath.Dir(strings.TrimSpace(string(file)))
-	path := filepath.Join(root, "bin", "devnode")
-	if os.Getenv("TRIAL_BUILT") != "" {
-		return path, nil
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./internal/testing/devnet/devnode")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building devnode: %w\n%s", err, out)
-	}
-	return path, nil
+var findProgram = sync.OnceValues(func() (path string, err error) {
+	err = script.Try(func() {
+		script.Check(errFolder)
+		ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+		defer cancel()
+		module := exec.CommandContext(ctx, "go", "env", "GOMOD")
+		module.Dir = folder
+		root := filepath.Dir(strings.TrimSpace(string(script.Must(module.Output()))))
+		path = filepath.Join(root, "bin", "devnode")
+		if os.Getenv("TRIAL_BUILT") != "" {
+			return
+		}
+		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./internal/testing/devnet/devnode")
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			script.Fail("building devnode: %w\n%s", err, out)
+		}
+	})
+	return path, err
 })
