@@ -189,19 +189,21 @@ func (s *Store) changeAgents(ctx context.Context, f foundRows, dispatch bool,
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []ledger.Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "dispatch a backlog")
 	defer end()
-	after, _ := s.line.Load().(erc8004.Agent)
-	for {
+	for after, _ := s.line.Load().(erc8004.Agent); ; after = (erc8004.Agent{}) {
 		rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), append([]any{ledger.MaxDispatchedPerAgent, limit},
 			append(ledger.AgentRange{After: after}.Arguments()[:3], s.linePart)...)...)
-		agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
+		found, last, more := foundRows{}, erc8004.Agent{}, false
+		_, err = pgx.ForEachRow(rows, []any{&last.ChainID, &last.Registry, &last.ID, &more}, func() error {
+			found.agents = append(found.agents, last)
+			return nil
+		})
+		if s.line.Store(last); !more && len(found.agents) < limit {
+			s.line.Store(erc8004.Agent{}) // all agents were read: the next call begins again
+		}
 		switch {
-		case err != nil || len(agents) == 0 && after == erc8004.Agent{}:
+		case err != nil || len(found.agents) == 0 && after == erc8004.Agent{}:
 			return nil, err
-		case len(agents) == 0:
-			after = erc8004.Agent{} // all agents were read: begin again
-		default:
-			s.line.Store(agents[len(agents)-1])
-			found := foundRows{agents: agents}
+		case len(found.agents) > 0:
 			return s.changeAgents(ctx, found, true, func(context.Context, pgx.Tx) error { return nil })
 		}
 	}

@@ -105,7 +105,7 @@ func TestReconcilesInParts(t *testing.T) {
 		heraldtest.Must(t, err)
 		return len(tasks)
 	}
-	// The third call has read all agents, so it begins again.
+	// The third call finds no agent in the last part, so it begins again.
 	heraldtest.Equal(t, "dispatched while all places are taken", []int{backlog(), backlog(), backlog(), backlog()}, []int{0, 0, 0, 0})
 	for _, task := range []ledger.Task{first[0], last[0], first[4]} {
 		claim(t, s, task)
@@ -117,4 +117,23 @@ func TestReconcilesInParts(t *testing.T) {
 	claim(t, s, first[1])
 	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE status = 'running'`)
 	heraldtest.Equal(t, "expired again", []int{expire(9), expire(9), expire(9)}, []int{0, 0, 1})
+}
+
+// TestBacklogReadsAllAgents: a part that has all agents begins with the first one in each call.
+func TestBacklogReadsAllAgents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, one := accept(t, s, feedbacks(1, 1, ledger.MaxDispatchedPerAgent+1)...)
+	_, two := accept(t, s, feedbacks(2, 1, ledger.MaxDispatchedPerAgent+1)...)
+	for _, lost := range [][]ledger.Task{one[:1], {one[1], two[0]}} {
+		for _, task := range lost {
+			claim(t, s, task)
+		}
+		exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE status = 'running'`)
+		_, _, err := s.ExpireLeases(t.Context(), 100, 11)
+		heraldtest.Must(t, err)
+		tasks, err := s.Backlog(t.Context(), 100)
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "dispatched", len(tasks), len(lost))
+	}
 }

@@ -5,6 +5,8 @@
 -- $3 $4 $5 chain, identity registry and id of the agent before the first one
 -- $6 how many agents with a backlog are read; the last of them is listed in any case, so that the caller can continue
 --
+-- Returns the agents, and whether each is that last one.
+--
 -- The recursion jumps from agent to agent through the index work_agent, so that an agent with a long backlog costs
 -- as much as one with a short backlog. Strangers can make very many agents whose deliveries are all dispatched.
 WITH RECURSIVE line AS (
@@ -20,7 +22,7 @@ WITH RECURSIVE line AS (
             ORDER BY chain_id, identity_registry, agent_id, bulk LIMIT 1) n
      WHERE l.n < $6
 )
-SELECT l.chain_id, l.identity_registry, l.agent_id::text
+SELECT l.chain_id, l.identity_registry, l.agent_id::text, n = $6
   FROM line l
  WHERE n = $6 OR n > 0
    AND (SELECT count(handed_at) FROM herald.work d
