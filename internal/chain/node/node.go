@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -41,28 +42,29 @@ func (l *link) compareChainID(id *hexutil.Big) error {
 // node is one address of RPC_URL_<chain>: its connection and its health.
 type node struct {
 	*link
-	number    int // its position in RPC_URL_<chain>, from 1
-	URL       secret.Secret
-	transport *http.Transport
-	silence   silence
-	health    health
-	rest      rest
-	batch     batchLimit
-	reading   *decode.Budget // for large answers that are being read (maxReading)
+	number  int // its position in RPC_URL_<chain>, from 1
+	URL     secret.Secret
+	stub    http.RoundTripper // Config.Transport
+	silence silence
+	health  health
+	rest    rest
+	batch   batchLimit
+	reading *decode.Budget // for large answers that are being read (maxReading)
 
 	dialing chan struct{} // holds one token; its holder may dial, or ask for the chain id
 
-	mu       sync.Mutex
-	conn     *rpc.Client
-	verified bool // the node's chain id was compared since its last failure
-	closed   bool
+	mu        sync.Mutex
+	transport *http.Transport // of conn; dropConns replaces it
+	conn      *rpc.Client
+	verified  bool // the node's chain id was compared since its last failure
+	closed    bool
 }
 
 var errClosed = errors.New("the client is closed")
 
-func newNode(l *link, number int, address secret.Secret) *node {
+func newNode(l *link, number int, address secret.Secret, stub http.RoundTripper) *node {
 	return &node{
-		link: l, number: number, URL: address,
+		link: l, number: number, URL: address, stub: stub,
 		transport: &http.Transport{
 			// The operator chose this address, so it may use the proxy, unlike addresses from jobs and agents.
 			Proxy:                 http.ProxyFromEnvironment,
@@ -92,16 +94,17 @@ func (n *node) close() {
 	n.dropConns()
 }
 
-// dropConns closes the connections. The next question opens a new one.
+// dropConns closes the connections. The next question opens a new one, with a new transport: the old transport does not
+// close an HTTP/2 connection whose last request is still being cancelled, and would use it again.
 func (n *node) dropConns() {
 	n.mu.Lock()
-	conn := n.conn
-	n.conn, n.verified = nil, false
+	conn, transport := n.conn, n.transport
+	n.conn, n.verified, n.transport = nil, false, transport.Clone()
 	n.mu.Unlock()
 	if conn != nil {
 		conn.Close()
 	}
-	n.transport.CloseIdleConnections()
+	transport.CloseIdleConnections()
 }
 
 // connect returns the connection, and dials if it does not exist. After a failure it asks for the chain id again,
@@ -140,8 +143,11 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 
 // dial connects to the node. The connection follows no redirects and bounds websocket messages.
 func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
+	n.mu.Lock()
+	transport := cmp.Or(n.stub, http.RoundTripper(n.transport))
+	n.mu.Unlock()
 	return rpc.DialOptions(ctx, n.URL.Reveal(), rpc.WithHTTPClient(&http.Client{
-		Transport:     nodeTransport{n},
+		Transport:     nodeTransport{n, transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}), rpc.WithWebsocketMessageSizeLimit(maxWebsocketAnswer))
 }
@@ -201,11 +207,14 @@ func (n *node) ping(ctx context.Context) error {
 }
 
 // nodeTransport bounds the size of answers, and reads how long a rate-limited client should wait.
-type nodeTransport struct{ node *node }
+type nodeTransport struct {
+	node      *node
+	transport http.RoundTripper
+}
 
 func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	releaseHeld(req.Context())
-	resp, err := t.node.transport.RoundTrip(req)
+	resp, err := t.transport.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}

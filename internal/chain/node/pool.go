@@ -32,7 +32,7 @@ type Config struct {
 	Timeout time.Duration
 	// Decoding bounds the bytes of answers that the whole process decodes at a time. The default is no bound.
 	Decoding *decode.Budget
-	// Transport answers the requests to http addresses instead of the network, for tests without one. It is optional.
+	// Transport answers HTTP requests instead of the network, for tests without one. It is optional.
 	Transport http.RoundTripper
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -79,11 +79,7 @@ func New(cfg Config) (*Pool, error) {
 	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys), decoding: cfg.Decoding}
 	p := &Pool{link: l, log: cfg.Logger, known: known, blockTimes: newBlockTimer()}
 	for i, address := range cfg.URLs {
-		n := newNode(l, i+1, address)
-		if cfg.Transport != nil {
-			n.transport.RegisterProtocol("http", cfg.Transport)
-		}
-		p.nodes = append(p.nodes, n)
+		p.nodes = append(p.nodes, newNode(l, i+1, address, cfg.Transport))
 	}
 	return p, nil
 }
