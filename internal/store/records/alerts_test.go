@@ -253,8 +253,8 @@ func TestAlertChecksInParts(t *testing.T) {
 	t.Parallel()
 	asked := &statementLog{}
 	s := newStoreWith(t, func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
-	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at, enabled)
-		SELECT 8453, '0xaa', n, now() - interval '10 days', now() - interval '9 days', n % 2 = 0 FROM generate_series(1, 3000) n`)
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at, enabled, state)
+		SELECT 8453, '0xaa', n, now() - interval '10 days', now() - interval '9 days', n % 2 = 0, CASE n % 2 WHEN 0 THEN 'failed' ELSE 'disabled' END FROM generate_series(1, 3000) n`)
 	exec(t, s, `INSERT INTO herald.alerted_agents SELECT chain_id, identity_registry, agent_id,
 		CASE WHEN enabled THEN 'failing' ELSE 'disabled' END, failing_since FROM herald.agents`)
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, failing_since, last_error_at)

@@ -365,7 +365,8 @@ func TestPlans(t *testing.T) {
 		SELECT 8453, '0xaa', n, 'dead', 'timeout', '{}' FROM generate_series(1, 1000) n`)
 	exec(t, s, `INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload, next_attempt_at)
 		SELECT 'deliveries.dead', 8453, '0xaa', n % 1000, '{}', CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, 2000) n`)
-	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END, enabled = agent_id > 10`)
+	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END,
+		enabled = agent_id > 10, state = CASE WHEN agent_id > 10 THEN 'connected' ELSE 'disabled' END`)
 	exec(t, s, `VACUUM ANALYZE herald.agents, herald.mishaps, herald.alerts`)
 	const agent = `8453, '0xaa', 7`
 	for name, args := range map[string]string{
