@@ -49,7 +49,7 @@ func (z *Authorizer) refusesFresh(e tokenRequest) bool {
 		!had.replaced.Compare(e.refused.Reveal()) && !a.since.Before(had.at)
 }
 
-// countFresh returns the number of fresh tokens refused in a row. r.mu is held.
+// countFresh returns the number of fresh tokens refused in a row. z.mu is held.
 func (z *Authorizer) countFresh(e tokenRequest) int {
 	if had, ok := z.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
 		return had.count

@@ -152,7 +152,7 @@ func (z *Authorizer) bearerHeader(ctx context.Context, e tokenRequest) (value se
 }
 
 // invalidate records that the agent refused an access token, so that it is not sent again. It reports whether the token
-// was still valid before. r.mu is held.
+// was still valid before. z.mu is held.
 func (z *Authorizer) invalidate(e tokenRequest) bool {
 	a, ok := z.access.Get(e.audience())
 	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {

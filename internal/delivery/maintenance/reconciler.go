@@ -202,8 +202,8 @@ type redisError struct{ error }
 func (e *redisError) Unwrap() error { return e.error }
 
 // releaseHeld releases up to a batch of the deliveries that were held because a setting was missing, if this process
-// has the setting. Each process calls it, because the leader may have other settings. It reads all held deliveries.
-// Therefore, after it has found less than a batch, it does nothing for releasePause.
+// has the setting. Each process calls it, because the leader may have other settings. It reads all deliveries that are
+// held for a missing setting. Therefore, after it has found less than a batch, it does nothing for releasePause.
 func (r *Reconciler) releaseHeld(ctx context.Context) error {
 	if r.Now().Sub(r.released) < releasePause {
 		return nil
