@@ -101,6 +101,8 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	}
 	ctx, end := s.db.StartCall(ctx, &err, "drop weeks of attempts")
 	defer end()
+	// By this machine's clock, a week that old_weeks lists ended at most AcceptSkew later than age ago (ExtendAge).
+	since := time.Now().Add(2*AcceptSkew - age)
 	if age, err = ExtendAge(ctx, s.db, age); err != nil {
 		return 0, err
 	}
@@ -109,7 +111,7 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	if err != nil || len(weeks) == 0 {
 		return 0, err
 	}
-	first, err := FirstSeqSince(ctx, s.db, time.Now().Add(AcceptSkew-age))
+	first, err := FirstSeqSince(ctx, s.db, since)
 	if err != nil {
 		return 0, err
 	}

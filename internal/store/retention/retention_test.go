@@ -228,6 +228,28 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 	}
 }
 
+// TestFastClockKeepsOpenAttempts: the clock of Postgres is 100 days ahead. A week that is old by both clocks stays if it has
+// an attempt of an open delivery.
+func TestFastClockKeepsOpenAttempts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	const day = 24 * time.Hour
+	old := time.Now().Add(-50 * day)
+	exec(t, s, `SELECT herald.ensure_attempt_partitions($1, 0)`, old)
+	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
+	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, $2, 'call')`, tasks[0].ID, old)
+	exec(t, s, `UPDATE herald.deliveries SET attempts = 1, budget_base = 1, replays = 1`)
+	exec(t, s, `UPDATE herald.history SET created_at = $1`, old)
+	storetest.SetClockAhead(t, s.Conns)
+	if n, err := retention.New(s.Pool).DropPartitions(t.Context(), 30*day); n != 0 || err != nil {
+		t.Errorf("dropped %d, %v", n, err)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now()`)
+	if n, err := retention.New(s.Pool).DropPartitions(t.Context(), 30*day); n != 1 || err != nil {
+		t.Errorf("dropped %d after its end, %v", n, err)
+	}
+}
+
 // TestFastClockOfPostgres: the clock of Postgres is 100 days ahead. Nothing is deleted or expires, because by the clock
 // of the worker's machine nothing is old.
 func TestFastClockOfPostgres(t *testing.T) {
