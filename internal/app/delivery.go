@@ -88,12 +88,14 @@ func (a *assembly) openMaintenance() (err error) {
 	}
 	reconciler, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep,
 		Dispatcher: a.dispatcher, Chains: a.chainIDs(), Gateway: a.cfg.ArweaveGateway != "",
-		Attempts: a.schedule.Attempts(), Grace: grace, Pooler: pooler, Logger: a.log})
+		Attempts: a.schedule.Attempts(), Grace: grace, Pooler: pooler, CountDead: a.callMetrics.CountDead,
+		Logger: a.log})
 	if err != nil {
 		return err
 	}
 	retention, err := maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep,
-		OldData: retention.New(a.upkeep.Pool), Expiry: a.cfg.Expiry, KeepFinal: a.cfg.Retention, Logger: a.log})
+		OldData: retention.New(a.upkeep.Pool), Expiry: a.cfg.Expiry, KeepFinal: a.cfg.Retention,
+		CountDead: a.callMetrics.CountDead, Logger: a.log})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // fill inserts n deliveries, eight for each agent, with these values of some columns.
@@ -83,7 +84,10 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 	w.fill(800, `status, reason, created_at, accepted_at`, `'held', 'auth_required', now() - interval '1 year', now() - interval '1 year'`)
 	w.exec(`UPDATE herald.deliveries SET status = 'delivered', reason = NULL, finished_at = accepted_at WHERE agent_id >= 50`)
 	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
-	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now, c.Batch = 30*24*time.Hour, still.Now, 50 })
+	reg := prometheus.NewRegistry()
+	retention := w.newRetention(func(c *maintenance.RetentionConfig) {
+		c.KeepFinal, c.Now, c.Batch, c.CountDead = 30*24*time.Hour, still.Now, 50, must(NewMetrics(reg)).CountDead
+	})
 
 	ctx := heraldtest.Within(t, time.Minute)
 	tx := must(w.connect().Begin(ctx))
@@ -96,6 +100,7 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 			w.countRows(`herald.deliveries WHERE job IS NOT NULL`); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
 			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
 		}
+		heraldtest.Equal(t, "counted deaths", counted(t, reg, "herald_deliveries_total")["other expired dead"], float64(400-left*2/3))
 		if left > 0 {
 			must(tx.Exec(ctx, `ROLLBACK`))
 		}

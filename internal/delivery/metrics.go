@@ -7,6 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -89,6 +90,11 @@ func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	}
 	m.calls.WithLabelValues(tool, status).Inc()
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
+}
+
+// CountDead counts n deliveries that became dead for the reason why without a recorded attempt. Their kind is "other".
+func (m *Metrics) CountDead(why outcome.Reason, n int) {
+	m.deliveries.WithLabelValues("other", string(outcome.Dead), string(why)).Add(float64(n))
 }
 
 // countOutcome counts the recorded outcome o of a job of kind k. age is the time since the delivery was accepted. If

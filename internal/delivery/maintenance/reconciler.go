@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/google/uuid"
@@ -57,6 +58,9 @@ type ReconcilerConfig struct {
 	Attempts   int      // attempts per delivery (expireLeases)
 	Logger     *slog.Logger
 
+	// CountDead counts dead deliveries in metrics: their workers recorded no outcome. nil: nothing counts them.
+	CountDead func(why outcome.Reason, n int)
+
 	Interval time.Duration // between rounds; default 5 s
 	Late     time.Duration // how overdue a delivery must be before its task is looked up in Redis; default 15 s
 	Batch    int           // rows per statement; default 500
@@ -101,6 +105,9 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 	cfg.Batch = cmp.Or(cfg.Batch, defaultBatch)
 	cfg.Grace = cmp.Or(cfg.Grace, time.Minute)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.CountDead == nil {
+		cfg.CountDead = func(outcome.Reason, int) {}
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -317,6 +324,7 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	if dead > 0 {
 		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts",
 			"count", dead)
+		r.CountDead(outcome.Unknown, dead)
 	}
 	return n, err
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -124,15 +125,18 @@ func (l *jumpyLedger) ExpireLeases(_ context.Context, _, claims int) (n, dead in
 }
 
 // TestDeadAfterOneMoreClaim: after the last attempt, one more claim may find its outcome in Redis. Then the delivery is
-// dead, and the log says so.
+// dead, the log says so, and the metric counts it.
 func TestDeadAfterOneMoreClaim(t *testing.T) {
 	t.Parallel()
 	log, l := &heraldtest.Log{}, &jumpyLedger{longQueue: longQueue{now: time.Now()}, dead: 2}
-	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Grace: -1, Logger: log.Logger(slog.LevelWarn)})
+	counted := map[outcome.Reason]int{}
+	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Grace: -1, Logger: log.Logger(slog.LevelWarn),
+		CountDead: func(why outcome.Reason, n int) { counted[why] += n }})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, r.Round(t.Context()))
 	heraldtest.Equal(t, "claims", l.claims, 5)
 	heraldtest.Contains(t, "the log", log.String(), "deliveries are dead", "count=2")
+	heraldtest.Equal(t, "counted deaths", counted, map[outcome.Reason]int{outcome.Unknown: 2})
 }
 
 // TestRoundsAfterAJumpOfTheClock: leases expire at once if the clock of Postgres jumps ahead. Their workers run, so the

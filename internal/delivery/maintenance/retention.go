@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/retention"
 )
 
@@ -32,6 +33,9 @@ type RetentionConfig struct {
 	Ledger  RetentionLedger
 	OldData OldData
 	Logger  *slog.Logger
+
+	// CountDead counts expired deliveries, for metrics. nil: nothing counts them.
+	CountDead func(why outcome.Reason, n int)
 
 	// Expiry is the age at which a delivery that is not final becomes dead (expired). Default 30 days.
 	Expiry time.Duration
@@ -82,6 +86,9 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	cfg.Batch = cmp.Or(cfg.Batch, defaultBatch)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.CountDead == nil {
+		cfg.CountDead = func(outcome.Reason, int) {}
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -146,6 +153,7 @@ func (r *Retention) Apply(ctx context.Context) error {
 	expired, err := repeat(1, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
+		r.CountDead(outcome.Expired, expired)
 	}
 	if err != nil {
 		return err
