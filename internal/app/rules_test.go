@@ -86,7 +86,7 @@ func checkExpression(expr string, known map[string][]string) (named int, faults 
 		labels = append(labels, strings.FieldsFunc(m[2], func(r rune) bool { return r == ',' || r == ' ' })...)
 	}
 	expr = selectors.ReplaceAllString(grouping.ReplaceAllString(expr, ""), "")
-	var told []string // labels of the metrics in this expression
+	told := []string{"job", "instance"} // labels of the metrics in this expression; Prometheus adds these two
 	for _, name := range word.FindAllString(number.ReplaceAllString(expr, ""), -1) {
 		if strings.HasSuffix(name, "(") || slices.Contains(operators, name) {
 			continue

@@ -209,10 +209,18 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 	for kind, age := range map[job.Kind]time.Duration{job.KindNewFeedback: time.Second, "Strange": time.Second} {
 		m.countOutcome(kind, ledger.Outcome{Status: outcome.Delivered, AgentOK: true}, age)
 	}
+	// Prometheus' increase() shows a first death only if its counter began at 0.
+	outcomes := map[string]float64{"NewFeedback  delivered": 1, "other  delivered": 1}
+	for _, kind := range []string{"NewFeedback", "FeedbackRevoked", "ResponseAppended", "ValidationResponse", "other"} {
+		for _, why := range []string{"content_unavailable", "connect_failed", "timeout", "rate_limited", "server_error",
+			"outcome_unknown", "internal_error", "expired"} {
+			outcomes[kind+" "+why+" dead"] = 0
+		}
+	}
 	for family, want := range map[string]map[string]float64{
 		"mcp_calls_total":                 {"failed other": 1, "success agent.receiveFeedback": 1, "success agent.receiveRevocation": 1, "success other": 2},
 		"mcp_call_duration_seconds":       {"agent.receiveFeedback": 1, "agent.receiveRevocation": 1, "other": 3},
-		"herald_deliveries_total":         {"NewFeedback  delivered": 1, "other  delivered": 1},
+		"herald_deliveries_total":         outcomes,
 		"herald_delivery_latency_seconds": {"": 2},
 		"herald_batch_size":               {"": 0},
 	} {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -60,6 +61,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			return nil, err
 		}
 	}
+	// Prometheus' increase() shows a first death only if its counter began at 0.
+	for _, why := range outcome.Reasons() {
+		if why.Ending() == outcome.Dead || why.Ending() == outcome.Waiting && !why.Free() {
+			for _, kind := range append(job.DeliveredKinds(), "other") {
+				m.deliveries.WithLabelValues(string(kind), string(outcome.Dead), string(why))
+			}
+		}
+	}
 	return m, nil
 }
 
@@ -100,13 +109,10 @@ func (m *Metrics) CountDead(why outcome.Reason, n int) {
 // countOutcome counts the recorded outcome o of a job of kind k. age is the time since the delivery was accepted. If
 // the agent accepted the call, it also observes age as the latency.
 func (m *Metrics) countOutcome(k job.Kind, o ledger.Outcome, age time.Duration) {
-	kind := string(k)
-	switch k {
-	case job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse:
-	default:
-		kind = "other"
+	if !slices.Contains(job.DeliveredKinds(), k) {
+		k = "other"
 	}
-	m.deliveries.WithLabelValues(kind, string(o.Status), string(o.Reason)).Inc()
+	m.deliveries.WithLabelValues(string(k), string(o.Status), string(o.Reason)).Inc()
 	if o.AgentOK {
 		m.latency.Observe(age.Seconds())
 	}

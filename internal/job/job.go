@@ -21,6 +21,11 @@ const (
 	KindAgentUpdated       Kind = "AgentUpdated"
 )
 
+// DeliveredKinds returns the kinds of jobs that become deliveries.
+func DeliveredKinds() []Kind {
+	return []Kind{KindNewFeedback, KindFeedbackRevoked, KindResponseAppended, KindValidationResponse}
+}
+
 // TaskTypes returns all kinds. A task in asynq has the kind of its job as its type.
 func TaskTypes() []string {
 	return []string{string(KindNewFeedback), string(KindFeedbackRevoked), string(KindResponseAppended),

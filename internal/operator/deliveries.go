@@ -61,7 +61,7 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 	f.Until, untilErr = parseMoment("until", s.Until, now)
 	f.EndedSince, endedErr = parseMoment("ended-since", s.EndedSince, now)
 	err := cmp.Or(statusErr, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
-		checkWord("kind", s.Kind, AllKinds()), mixed, agentErr, registryErr, clientErr, transactionErr,
+		checkWord("kind", s.Kind, job.DeliveredKinds()), mixed, agentErr, registryErr, clientErr, transactionErr,
 		checkText("key", s.Key), sinceErr, untilErr, endedErr)
 	switch {
 	case err != nil:
@@ -79,12 +79,6 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 func AllStatuses() []outcome.Status {
 	return []outcome.Status{outcome.Queued, outcome.Running, outcome.Waiting, outcome.Held, outcome.Delivered,
 		outcome.Skipped, outcome.Rejected, outcome.Dead, outcome.Cancelled}
-}
-
-// AllKinds returns the kinds of jobs that become deliveries.
-func AllKinds() []job.Kind {
-	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
-		job.KindValidationResponse}
 }
 
 // parseStatuses parses statuses that are separated by commas. It returns each once.

@@ -164,7 +164,7 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[json.RawMessage](): {Description: "Any JSON."},
 		reflect.TypeFor[outcome.Status]():  listWords(operator.AllStatuses()),
 		reflect.TypeFor[outcome.Reason]():  listWords(append(outcome.Reasons(), "")),
-		reflect.TypeFor[job.Kind]():        listWords(operator.AllKinds()),
+		reflect.TypeFor[job.Kind]():        listWords(job.DeliveredKinds()),
 		reflect.TypeFor[ledger.Verdict](): listWords([]ledger.Verdict{ledger.Accepted, ledger.Known, ledger.Conflict,
 			ledger.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[outcome.Status]int64](): {Type: "object", Description: "A count for each status.",

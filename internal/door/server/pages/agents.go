@@ -95,7 +95,7 @@ func (p *Pages) fitTools(tools []ledger.KnownTool) (fits []toolFit) {
 	for i, t := range tools {
 		offered[i] = mcpcall.Tool{Name: t.Name}
 	}
-	for _, kind := range operator.AllKinds() {
+	for _, kind := range job.DeliveredKinds() {
 		f := toolFit{Kind: kind, Wanted: job.DefaultTool(kind)}
 		aliases := slices.Concat(mcpcall.Aliases(f.Wanted), p.Operator.Settings.ToolAliases[f.Wanted])
 		if found, ok := mcpcall.Find(offered, f.Wanted, aliases); ok {

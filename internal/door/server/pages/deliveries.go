@@ -89,7 +89,7 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 	}
 	page := deliveriesPage{Search: newSearch(s), First: cursor <= 0,
 		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons(),
-		Kinds: operator.AllKinds()}
+		Kinds: job.DeliveredKinds()}
 	if page.Table, err = p.makeTable(r.Context(), list.Deliveries); err != nil {
 		return answer{}, err
 	}
