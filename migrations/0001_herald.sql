@@ -586,7 +586,8 @@ BEGIN
                 ELSE EXISTS (SELECT FROM herald.history WHERE id = NEW.id AND status = NEW.status AND finished_at IS NOT NULL) END
     ON CONFLICT (chain_id, identity_registry, agent_id, status, reason) DO UPDATE
        SET count = m.count + 1,
-           deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END;
+           deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END
+     WHERE NOT m.deliveries @> excluded.deliveries; -- released and held again
     RETURN NULL;
 END $$;
 -- +goose StatementEnd

@@ -194,6 +194,19 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	heraldtest.Equal(t, "alerts that are over are kept", value[int](t, s, `SELECT count(*)::int FROM herald.alerts`), 0)
 }
 
+// TestAlertCountsDeliveries: a delivery that is released and held again before an alert is one of the counted deliveries.
+func TestAlertCountsDeliveries(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	record(t, s, claim(t, s, tasks[0]), authHeld)
+	record(t, s, claim(t, s, tasks[1]), authHeld)
+	exec(t, s, `UPDATE herald.work SET status = 'queued', reason = NULL WHERE id = $1`, tasks[0].ID)
+	exec(t, s, `UPDATE herald.work SET status = 'held', reason = 'auth_required' WHERE id = $1`, tasks[0].ID)
+	saysNews(t, "two deliveries, three holds", look(t, s, everything),
+		`deliveries.held 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[auth_required:2]"}`)
+}
+
 // TestReleasedHoldIsNoMishap: a hold raises no alert if the same transaction releases it, because its reason was
 // removed after the claim.
 func TestReleasedHoldIsNoMishap(t *testing.T) {
