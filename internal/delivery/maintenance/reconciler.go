@@ -321,7 +321,7 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
 	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts+1)
-	if dead > 0 {
+	if dead > 0 && err == nil { // otherwise nothing was committed
 		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts",
 			"count", dead)
 		r.CountDead(outcome.Unknown, dead)

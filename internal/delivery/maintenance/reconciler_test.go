@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -113,6 +114,7 @@ type jumpyLedger struct {
 	expired int       // calls of ExpireLeases
 	claims  int       // that a delivery may have, according to the last call
 	dead    int       // deliveries whose last lease expired
+	fails   error     // ends the transaction of ExpireLeases
 }
 
 func (l *jumpyLedger) Clock(context.Context) (now, started time.Time, err error) {
@@ -121,7 +123,7 @@ func (l *jumpyLedger) Clock(context.Context) (now, started time.Time, err error)
 
 func (l *jumpyLedger) ExpireLeases(_ context.Context, _, claims int) (n, dead int, err error) {
 	l.expired, l.claims = l.expired+1, claims
-	return 0, l.dead, nil
+	return 0, l.dead, l.fails
 }
 
 // TestDeadAfterOneMoreClaim: after the last attempt, one more claim may find its outcome in Redis. Then the delivery is
@@ -136,6 +138,8 @@ func TestDeadAfterOneMoreClaim(t *testing.T) {
 	heraldtest.Must(t, r.Round(t.Context()))
 	heraldtest.Equal(t, "claims", l.claims, 5)
 	heraldtest.Contains(t, "the log", log.String(), "deliveries are dead", "count=2")
+	l.fails = errors.New("the commit failed")
+	heraldtest.Fails(t, "a transaction that failed", r.Round(t.Context()))
 	heraldtest.Equal(t, "counted deaths", counted, map[outcome.Reason]int{outcome.Unknown: 2})
 }
 

@@ -135,9 +135,11 @@ func (r *Retention) Apply(ctx context.Context) error {
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {
 		for {
 			n, err := change()
-			total += n
-			if err != nil || n < batch {
+			if err != nil { // nothing was committed
 				return total, err
+			}
+			if total += n; n < batch {
+				return total, nil
 			}
 			if r.Now().Sub(began) >= workTime {
 				r.more = true
