@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,10 @@ const mainVariable = "WORKER_TEST_MAIN"
 // ends the reader of its log first, as in `worker 2>&1 | tee worker.log`. Otherwise running calls would be repeated.
 func TestStopsInOrder(t *testing.T) {
 	t.Parallel()
+	// A worker that nohup starts ignores SIGHUP, and so would one of a test that nohup started.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + heraldtest.Redis(t),
 		"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LISTEN=127.0.0.1:0", mainVariable + "=1"}
 	for name, stop := range map[string]func(log *os.File, worker *os.Process) error{
