@@ -197,13 +197,13 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []ledger.Task, er
 			found.agents = append(found.agents, last)
 			return nil
 		})
-		if s.line.Store(last); !more && len(found.agents) < limit {
-			s.line.Store(erc8004.Agent{}) // all agents were read: the next call begins again
-		}
 		switch {
 		case err != nil || len(found.agents) == 0 && after == erc8004.Agent{}:
 			return nil, err
-		case len(found.agents) > 0:
+		case !more && len(found.agents) < limit:
+			last = erc8004.Agent{} // all agents were read: the next call begins again
+		}
+		if s.line.Store(last); len(found.agents) > 0 {
 			return s.changeAgents(ctx, found, true, func(context.Context, pgx.Tx) error { return nil })
 		}
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -135,5 +136,28 @@ func TestBacklogReadsAllAgents(t *testing.T) {
 		tasks, err := s.Backlog(t.Context(), 100)
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "dispatched", len(tasks), len(lost))
+	}
+}
+
+// TestBacklogContinuesAfterError: a call that fails does not change where the next one begins.
+func TestBacklogContinuesAfterError(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.linePart = 1
+	accept(t, s, feedbacks(1, 1, ledger.MaxDispatchedPerAgent+1)...)
+	_, tasks := accept(t, s, feedbacks(2, 1, ledger.MaxDispatchedPerAgent+1)...)
+	claim(t, s, tasks[0])
+	exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE status = 'running'`)
+	_, _, err := s.ExpireLeases(t.Context(), 100, 11)
+	heraldtest.Must(t, err)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, call := range []struct {
+		ctx        context.Context
+		dispatched int
+	}{{t.Context(), 0}, {ended, 0}, {t.Context(), 1}} {
+		tasks, err := s.Backlog(call.ctx, 100)
+		heraldtest.Equal(t, "fails", err != nil, call.ctx == ended)
+		heraldtest.Equal(t, "dispatched", len(tasks), call.dispatched)
 	}
 }
