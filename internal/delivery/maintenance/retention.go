@@ -135,11 +135,9 @@ func (r *Retention) Apply(ctx context.Context) error {
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {
 		for {
 			n, err := change()
-			if err != nil { // nothing was committed
+			total += n
+			if err != nil || n < batch {
 				return total, err
-			}
-			if total += n; n < batch {
-				return total, nil
 			}
 			if r.Now().Sub(began) >= workTime {
 				r.more = true
@@ -152,7 +150,12 @@ func (r *Retention) Apply(ctx context.Context) error {
 		return err
 	}
 	// Expire skips rows that other transactions have locked. So the batch after one that is not full may have rows too.
-	expired, err := repeat(1, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
+	expired, err := repeat(1, func() (n int, err error) {
+		if n, err = r.Ledger.Expire(ctx, r.Expiry, r.Batch); err != nil {
+			n = 0 // nothing was committed
+		}
+		return n, err
+	})
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
 		r.CountDead(outcome.Expired, expired)
