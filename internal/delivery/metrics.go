@@ -101,7 +101,7 @@ func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
 }
 
-// CountDead counts n deliveries that became dead for the reason why without a recorded attempt. Their kind is "other".
+// CountDead counts n deliveries that became dead for the reason why, and that no attempt ended. Their kind is "other".
 func (m *Metrics) CountDead(why outcome.Reason, n int) {
 	m.deliveries.WithLabelValues("other", string(outcome.Dead), string(why)).Add(float64(n))
 }
