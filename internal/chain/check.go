@@ -372,8 +372,8 @@ func (b *depthBlocks) listCalls(own, top uint64) []rpc.BatchElem {
 	return []rpc.BatchElem{node.BlockCall(own, &b.own), node.BlockCall(top, &b.top)}
 }
 
-// have reports whether b has the blocks with these numbers.
-func (b *depthBlocks) have(own, top uint64) bool {
+// hasBlocks reports whether b has the blocks with these numbers.
+func (b *depthBlocks) hasBlocks(own, top uint64) bool {
 	return b.own != nil && b.top != nil && uint64(b.own.Number) == own && uint64(b.top.Number) == top
 }
 
@@ -386,7 +386,7 @@ func (c *Client) addConfirmations(
 	head = max(head, s.BlockNumber) // the receipt may be newer than the head in the same batch
 	needed := c.countConfirmations(ctx)
 	own, top := s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed))
-	if !b.have(own, top) {
+	if !b.hasBlocks(own, top) {
 		b = depthBlocks{}
 		if _, err := c.SendAll(ctx, "reading the event's block", b.listCalls(own, top)...); err != nil {
 			return Standing{}, err

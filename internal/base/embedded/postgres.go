@@ -47,7 +47,7 @@ func StartPostgres(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{name: "postgres", ask: syscall.SIGINT, insist: syscall.SIGQUIT}
 	err := cfg.checkOptions()
 	if err == nil {
-		err = s.start(ctx, cfg.withLogger(), s.startPostgres)
+		err = s.lockAndStart(ctx, cfg.withLogger(), s.startPostgres)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("embedded Postgres: %w", err)

@@ -25,7 +25,7 @@ func startRedisServer(ctx context.Context, cfg Config) (*Server, error) {
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
 	s := &Server{name: "redis", ask: syscall.SIGTERM, insist: syscall.SIGKILL}
-	return s, s.start(ctx, cfg, s.startRedis)
+	return s, s.lockAndStart(ctx, cfg, s.startRedis)
 }
 
 // startRedis starts the server in the locked folder.

@@ -96,8 +96,9 @@ func (s *Server) Stop(ctx context.Context) error {
 // 16 MiB.
 const minSpace = 16 << 20
 
-// start locks the server's folder and calls do, which starts the server there. If do fails, start releases everything.
-func (s *Server) start(ctx context.Context, cfg Config, do func(context.Context, Config) error) error {
+// lockAndStart locks the server's folder and calls do, which starts the server there. If do fails, it releases
+// everything.
+func (s *Server) lockAndStart(ctx context.Context, cfg Config, do func(context.Context, Config) error) error {
 	s.logger = cfg.Logger
 	err := s.lockFolder(ctx, cfg)
 	if err == nil {
