@@ -57,7 +57,7 @@ func TestChaosAgents(t *testing.T) {
 		r.agents.Behave(i, First(1, s.first))
 	}
 	r.agents.Down(dead)
-	r.hire(2, 16)
+	r.hire(2, 36) // enough for each worker to make all calls at once: three quarters of its slots are for newcomers
 	ids := r.enqueue(each*len(stories), r.everyone()...)
 	of := func(i int) (out []uuid.UUID) {
 		for k := i; k < len(ids); k += len(stories) {
