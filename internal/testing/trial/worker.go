@@ -95,12 +95,14 @@ func (w *Worker) Address() (string, error) {
 
 // LogLine is one line of a worker's log, with the fields that trials use.
 type LogLine struct {
-	Level    string `json:"level"`
-	Message  string `json:"msg"`
-	Address  string `json:"address"`
-	Delivery string `json:"delivery"`
-	Error    string `json:"error"`
-	AheadOf  string `json:"ahead_of"`
+	Level    string         `json:"level"`
+	Message  string         `json:"msg"`
+	Address  string         `json:"address"`
+	Delivery string         `json:"delivery"`
+	Agent    string         `json:"agent"`
+	Error    string         `json:"error"`
+	AheadOf  string         `json:"ahead_of"`
+	Reasons  map[string]int `json:"reasons"` // of "deliveries put off"
 }
 
 // Lines reads the log of the current process. Lines that are not JSON (a panic) have only a Message.
