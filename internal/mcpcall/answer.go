@@ -3,7 +3,6 @@ package mcpcall
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -30,20 +29,6 @@ type Answer struct {
 	// structuredContent without content, an unknown type of block, a task, or no content. The tool ran nevertheless.
 	Unreadable bool
 }
-
-// sdkRefusal matches the beginning of the texts with which SDKs refuse a call, in a result with isError, because they
-// do not know the tool or because the arguments do not fit its schema. The texts are those of the official SDKs for
-// TypeScript, Python and Go, of Mastra, mcp-nest and tmcp, and of this repository's packages for agents.
-var sdkRefusal = regexp.MustCompile(`^(?:MCP error -32602: |Input validation error: |Unknown tool: |` +
-	`Error executing tool \S+: \d+ validation errors? for |` + // Python
-	`validating "arguments": |` + // Go
-	`Tool (?:input )?validation failed for |` + // Mastra
-	`Invalid parameters: |` + // mcp-nest
-	`the arguments do not match the schema: |` + // receiver and sdk/typescript
-	`Invalid arguments for tool |Tool \S+ not found$)`) // tmcp
-
-// RefusesCall reports whether an SDK refused the call before it ran the tool. A tool can use such a text itself.
-func (a Answer) RefusesCall() bool { return a.IsError && sdkRefusal.MatchString(a.Text) }
 
 // readAnswer parses a tools/call result. It returns an *InputRequiredError for a result that asks for input, and a
 // *BadAnswerError for an unknown resultType. For any other result, even a malformed one, it returns an Answer, because

@@ -14,7 +14,7 @@
 //     one attempt to open it. A client that failed is replaced by a new one. The size of the data from agents that idle
 //     clients keep in memory is bounded;
 //   - conn.go calls a tool with one client, listing.go and tools.go list the tools, answer.go parses the result of a
-//     tool, and failure.go classifies a request that brought no result.
+//     tool, failure.go classifies a request that brought no result, and refusal.go interprets refusals.
 //
 // Other packages decide whether an outcome is retried (delivery), find an agent's endpoint (resolver), and decide which
 // addresses may be dialled (netguard).
