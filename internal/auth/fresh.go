@@ -34,7 +34,7 @@ type freshRefusals struct {
 func (z *Authorizer) replaceRefused(e tokenRequest) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.invalidate(e) {
+	if z.invalidateToken(e) {
 		z.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, z.Now(), z.countFresh(e), e.refused})
 	}
 }
@@ -70,7 +70,7 @@ func (z *Authorizer) acceptFresh(to audience) {
 func (z *Authorizer) rejectFresh(e tokenRequest) error {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if !z.invalidate(e) {
+	if !z.invalidateToken(e) {
 		if err := z.recentFailure(e); err != nil {
 			return err
 		}

@@ -69,7 +69,7 @@ func (z *Authorizer) obtainToken(ctx context.Context, e tokenRequest, mine lease
 	find, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	began := z.Now()
-	to, err := z.discover(find, e, mine.Token, cred, last)
+	to, err := z.findIssuer(find, e, mine.Token, cred, last)
 	addCost(ctx, z.Now().Sub(began))
 	if err != nil {
 		return nil, explainFailure(mine.Token, err)
@@ -112,18 +112,18 @@ func openCredential(keys Keys, t records.Token) (oauth.Credential, error) {
 	return cred, nil
 }
 
-// discovery is the result of discover: the server, the credential and the scope of a token request.
+// discovery is the result of findIssuer: the server, the credential and the scope of a token request.
 type discovery struct {
 	server     oauth.Server
 	credential oauth.Credential
 	scope      string
 }
 
-// discover finds the authorization server, which must be the one that the credential is for, and the scope to request.
+// findIssuer finds the authorization server, which must be that of the credential, and the scope to request.
 // The scope is that of the credential, or else that of the last access token, for a credential of an earlier version.
-// discover reads the agent's metadata if the agent refused a token or if the credential has no resource. An agent
+// findIssuer reads the agent's metadata if the agent refused a token or if the credential has no resource. An agent
 // without metadata names no other server.
-func (z *Authorizer) discover(ctx context.Context, e tokenRequest, t records.Token, cred oauth.Credential,
+func (z *Authorizer) findIssuer(ctx context.Context, e tokenRequest, t records.Token, cred oauth.Credential,
 	last *accessToken) (discovery, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope of its login
 	scope := cred.Scope

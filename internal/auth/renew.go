@@ -151,9 +151,9 @@ func (z *Authorizer) bearerHeader(ctx context.Context, e tokenRequest) (value se
 	return a.value, nil
 }
 
-// invalidate records that the agent refused an access token, so that it is not sent again. It reports whether the token
-// was still valid before. z.mu is held.
-func (z *Authorizer) invalidate(e tokenRequest) bool {
+// invalidateToken records that the agent refused an access token, so that it is not sent again. It reports whether the
+// token was still valid before. z.mu is held.
+func (z *Authorizer) invalidateToken(e tokenRequest) bool {
 	a, ok := z.access.Get(e.audience())
 	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {
 		return false

@@ -341,7 +341,7 @@ func TestOneRenews(t *testing.T) {
 	// The agent refuses all of them.
 	e.refused = secret.New("Bearer access-1")
 	for _, r := range workers {
-		r.invalidate(e)
+		r.invalidateToken(e)
 	}
 	round(e, "Bearer access-2")
 	round(w.tokenRequest(), "Bearer access-2")
@@ -453,7 +453,7 @@ func TestRefusedCredential(t *testing.T) {
 	// A token that the agent refused is not sent again, even if no other is available.
 	e = w.tokenRequest()
 	e.refused = secret.New("Bearer access-5")
-	r.invalidate(e)
+	r.invalidateToken(e)
 	w.authority.failWith(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
 	w.wantFailure(t, r, e, outcome.AuthRequired, "invalid_client", 6)
 	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "not again for", 6)
@@ -552,7 +552,7 @@ func TestRotatedRefreshToken(t *testing.T) {
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	e := w.refusedRequest("access-1")
-	r.invalidate(e)
+	r.invalidateToken(e)
 	w.wantSent(t, w.newWorker(), e, "access-2", 2)
 	e.refused = secret.New("Bearer access-2")
 	w.err = errors.New("Postgres is away")

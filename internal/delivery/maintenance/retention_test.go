@@ -39,7 +39,7 @@ func (d *failingData) Retain(context.Context, time.Duration, int) (rows int, err
 	return 3, errors.New("the second statement failed")
 }
 
-// TestRetentionCountsCommits checks that a failed round counts what it has committed, and nothing else.
+// TestRetentionCountsCommits checks that a failed round counts only committed changes.
 func TestRetentionCountsCommits(t *testing.T) {
 	t.Parallel()
 	for logged, data := range map[string]*failingData{

@@ -122,8 +122,8 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t records
 	return err
 }
 
-// checkWorkers returns an error if a running worker cannot decrypt what the key encrypts. Such a worker would hold the
-// agent's deliveries, although it could decrypt the token that the new one replaces.
+// checkWorkers returns an error if a running worker does not have the key of a new token. Such a worker would hold the
+// agent's deliveries, although the former token worked.
 func checkWorkers(ctx context.Context, st *operator.Session, key uint32) error {
 	workers, err := st.Workers(ctx)
 	for _, w := range workers {

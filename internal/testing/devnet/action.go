@@ -41,7 +41,7 @@ func (n *Net) Register(ctx context.Context, owner Account, uri string) (agentID 
 	if uri == "" {
 		data = contracts.Identity().Pack("register")
 	}
-	receipt, err = n.transact(ctx, "registering an agent", owner, &n.deployment.Identity, data)
+	receipt, err = n.mineTransaction(ctx, "registering an agent", owner, &n.deployment.Identity, data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,17 +51,17 @@ func (n *Net) Register(ctx context.Context, owner Account, uri string) (agentID 
 
 // SetURI changes an agent's tokenURI.
 func (n *Net) SetURI(ctx context.Context, by Account, agentID *big.Int, uri string) (*types.Receipt, error) {
-	return n.transact(ctx, "setting an agent's URI", by, &n.deployment.Identity, contracts.Identity().Pack("setAgentURI", agentID, uri))
+	return n.mineTransaction(ctx, "setting an agent's URI", by, &n.deployment.Identity, contracts.Identity().Pack("setAgentURI", agentID, uri))
 }
 
 // Transfer transfers an agent to another owner.
 func (n *Net) Transfer(ctx context.Context, from Account, to common.Address, agentID *big.Int) (*types.Receipt, error) {
-	return n.transact(ctx, "transferring an agent", from, &n.deployment.Identity, contracts.Identity().Pack("transferFrom", from.Address, to, agentID))
+	return n.mineTransaction(ctx, "transferring an agent", from, &n.deployment.Identity, contracts.Identity().Pack("transferFrom", from.Address, to, agentID))
 }
 
 // GiveFeedback gives feedback and returns its index, which counts from 1 for each agent and client.
 func (n *Net) GiveFeedback(ctx context.Context, client Account, f Feedback) (index uint64, receipt *types.Receipt, err error) {
-	receipt, err = n.transact(ctx, "giving feedback", client, &n.deployment.Reputation, f.Calldata())
+	receipt, err = n.mineTransaction(ctx, "giving feedback", client, &n.deployment.Reputation, f.Calldata())
 	if err != nil {
 		return 0, nil, err
 	}
@@ -71,24 +71,24 @@ func (n *Net) GiveFeedback(ctx context.Context, client Account, f Feedback) (ind
 
 // RevokeFeedback revokes a client's feedback.
 func (n *Net) RevokeFeedback(ctx context.Context, client Account, agentID *big.Int, index uint64) (*types.Receipt, error) {
-	return n.transact(ctx, "revoking feedback", client, &n.deployment.Reputation, contracts.Reputation().Pack("revokeFeedback", agentID, index))
+	return n.mineTransaction(ctx, "revoking feedback", client, &n.deployment.Reputation, contracts.Reputation().Pack("revokeFeedback", agentID, index))
 }
 
 // AppendResponse responds to a client's feedback. The registry rejects an empty uri.
 func (n *Net) AppendResponse(ctx context.Context, by Account, agentID *big.Int, client common.Address, index uint64, uri string, hash common.Hash) (*types.Receipt, error) {
-	return n.transact(ctx, "responding to feedback", by, &n.deployment.Reputation,
+	return n.mineTransaction(ctx, "responding to feedback", by, &n.deployment.Reputation,
 		contracts.Reputation().Pack("appendResponse", agentID, client, index, uri, hash))
 }
 
 // RequestValidation requests a validation of an agent. by must be the agent's owner.
 func (n *Net) RequestValidation(ctx context.Context, by Account, validator common.Address, agentID *big.Int, uri string, requestHash common.Hash) (*types.Receipt, error) {
-	return n.transact(ctx, "requesting a validation", by, &n.deployment.Validation,
+	return n.mineTransaction(ctx, "requesting a validation", by, &n.deployment.Validation,
 		contracts.Validation().Pack("validationRequest", validator, agentID, uri, requestHash))
 }
 
 // RespondValidation answers a validation request. response must be 0 to 100.
 func (n *Net) RespondValidation(ctx context.Context, validator Account, requestHash common.Hash, response uint8, uri string, responseHash common.Hash, tag string) (*types.Receipt, error) {
-	return n.transact(ctx, "responding to a validation request", validator, &n.deployment.Validation,
+	return n.mineTransaction(ctx, "responding to a validation request", validator, &n.deployment.Validation,
 		contracts.Validation().Pack("validationResponse", requestHash, response, uri, responseHash, tag))
 }
 

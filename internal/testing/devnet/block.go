@@ -16,8 +16,8 @@ import (
 	"github.com/agentherald/herald/scripts/script"
 )
 
-// change calls do, which ends at the first error (package script), while it holds the lock.
-func (n *Net) change(what string, do func()) error {
+// runLocked calls do, which ends at the first error (package script), while it holds the lock.
+func (n *Net) runLocked(what string, do func()) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -31,12 +31,12 @@ func (n *Net) change(what string, do func()) error {
 
 // Commit mines a block with the pending transactions and returns its hash.
 func (n *Net) Commit() (hash common.Hash, err error) {
-	err = n.change("mining", func() { hash = n.commit() })
+	err = n.runLocked("mining", func() { hash = n.mineBlock() })
 	return hash, err
 }
 
-// commit is Commit for callers that hold the lock.
-func (n *Net) commit() (hash common.Hash) {
+// mineBlock is Commit for callers that hold the lock.
+func (n *Net) mineBlock() (hash common.Hash) {
 	clear(n.pending)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -47,7 +47,7 @@ func (n *Net) commit() (hash common.Hash) {
 // Reorg replaces the newest depth blocks with depth+1 other blocks. If keep is set, the first new block contains the
 // transactions of the replaced blocks. Otherwise these transactions are dropped.
 func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
-	return n.change(fmt.Sprintf("replacing %d blocks", depth), func() {
+	return n.runLocked(fmt.Sprintf("replacing %d blocks", depth), func() {
 		head := script.Must(n.client.BlockNumber(ctx))
 		if depth == 0 || depth > head {
 			script.Fail("the chain has %d", head)
@@ -58,7 +58,7 @@ func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 			script.Check(n.client.Client().CallContext(ctx, nil, "dev_rollback"))
 		}
 		for range depth + 1 {
-			n.commit()
+			n.mineBlock()
 		}
 	})
 }
@@ -66,14 +66,14 @@ func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 // Submit signs and sends a transaction, which the next block will contain. It does not send a call that would revert;
 // then the error is the node's, with the revert data.
 func (n *Net) Submit(ctx context.Context, from Account, to common.Address, data []byte) (tx common.Hash, err error) {
-	err = n.change("sending a transaction", func() { tx = n.submit(ctx, from, &to, data) })
+	err = n.runLocked("sending a transaction", func() { tx = n.sendTransaction(ctx, from, &to, data) })
 	return tx, err
 }
 
-// submit is Submit for callers that hold the lock. If to is nil, the transaction deploys a contract. It waits until the
+// sendTransaction is Submit for callers that hold the lock. If to is nil, the transaction deploys a contract. It waits until the
 // pool would include the transaction in a block. Sending only queues it, and a block that is mined before the pool
 // processed it does not contain it.
-func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data []byte) common.Hash {
+func (n *Net) sendTransaction(ctx context.Context, from Account, to *common.Address, data []byte) common.Hash {
 	script.Must(n.client.CallContract(ctx, ethereum.CallMsg{From: from.Address, To: to, Data: data}, nil))
 	nonce := script.Must(n.client.NonceAt(ctx, from.Address, nil)) + n.pending[from.Address]
 	tx := script.Must(types.SignNewTx(from.key, types.LatestSignerForChainID(n.chainID), &types.DynamicFeeTx{
@@ -82,14 +82,14 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 	}))
 	script.Check(n.client.SendTransaction(ctx, tx))
 	n.pending[from.Address]++
-	await(ctx, "the transaction in the pool", func() bool {
+	awaitState(ctx, "the transaction in the pool", func() bool {
 		return script.Must(n.client.PendingNonceAt(ctx, from.Address)) > nonce
 	})
 	return tx.Hash()
 }
 
-// await calls ok every millisecond until it returns true.
-func await(ctx context.Context, what string, ok func() bool) {
+// awaitState calls ok every millisecond until it returns true.
+func awaitState(ctx context.Context, what string, ok func() bool) {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for !ok() {
@@ -104,7 +104,7 @@ func await(ctx context.Context, what string, ok func() bool) {
 // Receipt returns the receipt of a mined transaction. ctx bounds the wait for it.
 func (n *Net) Receipt(ctx context.Context, tx common.Hash) (receipt *types.Receipt, err error) {
 	waited := script.Try(func() {
-		await(ctx, "the receipt of "+tx.Hex(), func() bool {
+		awaitState(ctx, "the receipt of "+tx.Hex(), func() bool {
 			receipt, err = n.client.TransactionReceipt(ctx, tx)
 			return !errors.Is(err, ethereum.NotFound)
 		})
@@ -114,18 +114,18 @@ func (n *Net) Receipt(ctx context.Context, tx common.Hash) (receipt *types.Recei
 
 // Create deploys a contract.
 func (n *Net) Create(ctx context.Context, from Account, code []byte) (common.Address, error) {
-	receipt, err := n.transact(ctx, "deploying a contract", from, nil, code)
+	receipt, err := n.mineTransaction(ctx, "deploying a contract", from, nil, code)
 	if err != nil {
 		return common.Address{}, err
 	}
 	return receipt.ContractAddress, nil
 }
 
-// transact sends a transaction, mines a block and returns the receipt.
-func (n *Net) transact(ctx context.Context, what string, from Account, to *common.Address, data []byte) (receipt *types.Receipt, err error) {
-	err = n.change(what, func() {
-		tx := n.submit(ctx, from, to, data)
-		n.commit()
+// mineTransaction sends a transaction, mines a block and returns the receipt.
+func (n *Net) mineTransaction(ctx context.Context, what string, from Account, to *common.Address, data []byte) (receipt *types.Receipt, err error) {
+	err = n.runLocked(what, func() {
+		tx := n.sendTransaction(ctx, from, to, data)
+		n.mineBlock()
 		receipt = n.readSuccess(ctx, tx)
 	})
 	return receipt, err

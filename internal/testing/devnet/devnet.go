@@ -98,7 +98,7 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("devnet: starting the node: %w", err)
 	}
 	n.client = ethclient.NewClient(n.node.Client())
-	if err := n.change("deploying the registries", func() { n.deploy(ctx) }); err != nil {
+	if err := n.runLocked("deploying the registries", func() { n.deployRegistries(ctx) }); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	if cfg.Interval > 0 {
@@ -107,9 +107,9 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// deploy deploys the registries with the last account, in one block, and removes that account from the list. The lock is
+// deployRegistries deploys the registries with the last account, in one block, and removes that account from the list. The lock is
 // held.
-func (n *Net) deploy(ctx context.Context) {
+func (n *Net) deployRegistries(ctx context.Context) {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
 	var endpoints [2]string
@@ -118,15 +118,15 @@ func (n *Net) deploy(ctx context.Context) {
 	identity, reputation, validation := contracts.Identity(), contracts.Reputation(), contracts.Validation()
 	var txs []common.Hash
 	for _, c := range []contracts.Contract{identity, reputation, validation} {
-		txs = append(txs, n.submit(ctx, deployer, nil, c.Bytecode))
+		txs = append(txs, n.sendTransaction(ctx, deployer, nil, c.Bytecode))
 	}
 	at := erc8004.Deployment{Identity: crypto.CreateAddress(deployer.Address, 0),
 		Reputation: crypto.CreateAddress(deployer.Address, 1), Validation: crypto.CreateAddress(deployer.Address, 2)}
 	n.deployment = at
-	txs = append(txs, n.submit(ctx, deployer, &at.Identity, identity.Pack("initialize")),
-		n.submit(ctx, deployer, &at.Reputation, reputation.Pack("initialize", at.Identity)),
-		n.submit(ctx, deployer, &at.Validation, validation.Pack("initialize", at.Identity)))
-	n.commit()
+	txs = append(txs, n.sendTransaction(ctx, deployer, &at.Identity, identity.Pack("initialize")),
+		n.sendTransaction(ctx, deployer, &at.Reputation, reputation.Pack("initialize", at.Identity)),
+		n.sendTransaction(ctx, deployer, &at.Validation, validation.Pack("initialize", at.Identity)))
+	n.mineBlock()
 	for _, tx := range txs {
 		n.readSuccess(ctx, tx)
 	}

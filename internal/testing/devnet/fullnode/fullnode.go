@@ -42,13 +42,13 @@ func Start(chainID uint64, funded []common.Address) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{stack: stack}
-	if err := script.Try(func() { n.start(&ethConf) }); err != nil {
+	if err := script.Try(func() { n.startNode(&ethConf) }); err != nil {
 		return nil, errors.Join(err, stack.Close())
 	}
 	return n, nil
 }
 
-func (n *Node) start(conf *ethconfig.Config) {
+func (n *Node) startNode(conf *ethconfig.Config) {
 	n.eth = script.Must(eth.New(n.stack, conf))
 	n.stack.RegisterAPIs([]rpc.API{
 		{Namespace: "eth", Service: filters.NewFilterAPI(filters.NewFilterSystem(n.eth.APIBackend, filters.Config{}))},

@@ -180,7 +180,7 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 	v := view{lie: l, random: rand.New(rand.NewPCG(l.seed, 3)), head: head, finality: p.finality}
 	answers := make([]map[string]any, len(questions))
 	for i, q := range questions {
-		answers[i] = q.Answer(v.answer(ctx, node, q))
+		answers[i] = q.Answer(v.answerQuestion(ctx, node, q))
 	}
 	if isBatch {
 		return json.Marshal(answers)
@@ -188,8 +188,8 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 	return json.Marshal(answers[0])
 }
 
-// answer returns the result of a question, or the refusal.
-func (v view) answer(ctx context.Context, node *rpc.Client, q question) (json.RawMessage, *chaintest.Error) {
+// answerQuestion returns the result of a question, or the refusal.
+func (v view) answerQuestion(ctx context.Context, node *rpc.Client, q question) (json.RawMessage, *chaintest.Error) {
 	if v.fault == Errs {
 		return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 	}
@@ -207,7 +207,7 @@ func (v view) answer(ctx context.Context, node *rpc.Client, q question) (json.Ra
 	case isRemoved(ctx, node, q):
 		return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 	}
-	return v.distort(q.Method, result)
+	return v.distortResult(q.Method, result)
 }
 
 // isRemoved reports whether the chain no longer has the block that the question names by its hash. anvil turns the hash
@@ -324,8 +324,8 @@ func rewrite[T any](raw json.RawMessage, change func(T) T) json.RawMessage {
 	return raw
 }
 
-// distort changes the node's answer.
-func (v view) distort(method string, result json.RawMessage) (json.RawMessage, *chaintest.Error) {
+// distortResult changes the node's answer.
+func (v view) distortResult(method string, result json.RawMessage) (json.RawMessage, *chaintest.Error) {
 	ahead := quote(v.head + uint64(1+v.roll%mostBehind))
 	isBlock := method == "eth_getBlockByNumber" || method == "eth_getBlockByHash"
 	switch {
