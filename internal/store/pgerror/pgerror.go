@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -27,21 +29,49 @@ func Explain(err error) error {
 	default:
 		return err
 	}
-	cause := ce.Unwrap()
+	tries, joined := ce.Unwrap().(interface{ Unwrap() []error })
+	if joined && ce.Config != nil && slices.ContainsFunc(ce.Config.Fallbacks, func(f *pgconn.FallbackConfig) bool {
+		return f.Host != ce.Config.Host || f.Port != ce.Config.Port
+	}) {
+		return explainTries(tries.Unwrap())
+	}
+	return fmt.Errorf("connect to %s: %w", describeHost(ce), explainTry(ce.Unwrap()))
+}
+
+// explainTries returns an error that names each host of a URL with several, and why the connection to it failed.
+func explainTries(tries []error) (all error) {
+	for _, try := range tries {
+		host, _, _ := strings.Cut(try.Error(), ": ") // "10.0.0.1:5432 (db1.example)"
+		cause := explainTry(try)
+		switch text := fmt.Sprintf("%s: %v", host, cause); {
+		case all == nil:
+			all = fmt.Errorf("connect to Postgres at %s: %w", host, cause)
+		case !strings.Contains(all.Error(), text): // each host is tried with TLS, and then without
+			all = fmt.Errorf("%w; %s: %w", all, host, cause)
+		}
+	}
+	return all
+}
+
+// explainTry returns the cause of a failed connection without the text that pgx adds.
+func explainTry(err error) error {
 	var answer *pgconn.PgError
 	var errno syscall.Errno
 	switch {
-	case errors.As(cause, &answer) && strings.HasPrefix(answer.Message, "unsupported startup parameter"):
-		cause = fmt.Errorf("%w: this is a pooler, so set HERALD_LEADER_DATABASE_URL to the address of Postgres itself "+
+	case errors.As(err, &answer) && strings.HasPrefix(answer.Message, "unsupported startup parameter"):
+		return fmt.Errorf("%w: this is a pooler, so set HERALD_LEADER_DATABASE_URL to the address of Postgres itself "+
 			"(docs/operator/scaling.md)", answer)
-	case errors.As(cause, &answer):
-		cause = answer
-	case errors.As(cause, &errno):
-		cause = errno
-	default:
-		cause = netguard.Explain("it", 0, cause)
+	case errors.As(err, &answer) && answer.Code == tooManyConnections:
+		return fmt.Errorf("%w: lower HERALD_DB_POOL, or raise max_connections or the role's CONNECTION LIMIT "+
+			"(docs/operator/scaling.md)", answer)
+	case errors.As(err, &answer):
+		return answer
+	case errors.As(err, &errno):
+		return errno
+	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
+		return errors.New("it is read-only, and target_session_attrs excludes it")
 	}
-	return fmt.Errorf("connect to %s: %w", describeHost(ce), cause)
+	return netguard.Explain("it", 0, err)
 }
 
 func describeHost(ce *pgconn.ConnectError) string {
@@ -51,18 +81,23 @@ func describeHost(ce *pgconn.ConnectError) string {
 	if strings.HasPrefix(ce.Config.Host, "/") {
 		return "the Postgres socket in " + ce.Config.Host
 	}
-	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
+	return "Postgres at " + net.JoinHostPort(ce.Config.Host, strconv.Itoa(int(ce.Config.Port)))
 }
 
-// Away reports whether err means that Postgres is unreachable, shuts down, or does not answer in time.
+const tooManyConnections = "53300"
+
+// Away reports whether err means that Postgres is unreachable, shuts down, does not answer in time, has no free
+// connection, memory or disk, or takes no writes. Such an error passes without a change of the request.
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
 	var network net.Error
 	switch {
 	case errors.As(err, &pg):
-		// 08: connection exceptions. 57P: the server is shutting down, restarting or has crashed.
-		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
+		// 08: connection exceptions. 25006: it is read-only. 53: insufficient resources. 57P: the server is shutting
+		// down, restarting or has crashed.
+		return strings.HasPrefix(pg.Code, "08") || pg.Code == "25006" || strings.HasPrefix(pg.Code, "53") ||
+			strings.HasPrefix(pg.Code, "57P")
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF),
 		errors.Is(err, io.ErrUnexpectedEOF):
 		return true

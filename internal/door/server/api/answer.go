@@ -67,7 +67,7 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 		a.Logger.Warn("a request could not be answered", logging.About(logging.Postgres),
 			"path", r.URL.Path, "error", err)
 		return &refusal{http.StatusServiceUnavailable, server.Problem{Code: "unavailable",
-			Message: "the database does not answer: try again"}}
+			Message: "the database cannot be used now: try again"}}
 	case r.Context().Err() != nil:
 		return &refusal{http.StatusServiceUnavailable,
 			server.Problem{Code: "stopped", Message: "the worker is shutting down: try again"}}

@@ -240,7 +240,7 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 		a.content = problem{"Try again in a moment, or narrow the search."}
 	case pgerror.Away(err), errors.Is(err, context.DeadlineExceeded):
 		p.Logger.Warn("a page could not be shown", logging.About(logging.Postgres), "path", r.URL.Path, "error", err)
-		a.status, a.title = http.StatusServiceUnavailable, "The database does not answer"
+		a.status, a.title = http.StatusServiceUnavailable, "The database cannot be used"
 		a.content = problem{"Deliveries wait, nothing is lost. Try again in a moment."}
 	default:
 		p.Logger.Error("a page failed", "method", r.Method, "path", r.URL.Path, "error", err)
