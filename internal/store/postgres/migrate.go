@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -117,8 +118,9 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 		return explainURL(err)
 	}
 	cfg := pool.ConnConfig
-	cfg.ConnectTimeout = defaultConnectTimeout
+	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
 	cfg.RuntimeParams["statement_timeout"] = "0"
+	setFormats(cfg.RuntimeParams)
 	db := stdlib.OpenDB(*cfg)
 	defer db.Close()
 	if err := ensureSchema(ctx, db); err != nil {

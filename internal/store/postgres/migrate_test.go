@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -40,6 +41,25 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 	if done, err := Migrate(t.Context(), url); err != nil || len(done) != 0 {
 		t.Error(done, err)
+	}
+}
+
+// TestMigrateAbroad: the partitions begin at midnight UTC, and the list has the right times, although the database has
+// another time zone and another format of dates. Postgres reads the CST of that format as the one of Chicago.
+func TestMigrateAbroad(t *testing.T) {
+	t.Parallel()
+	p := openPool(t, heraldtest.EmptyPostgres(t))
+	for _, set := range []string{"timezone = 'Asia/Shanghai'", "datestyle = 'SQL, DMY'"} {
+		exec(t, p, "ALTER DATABASE "+p.Conns.Config().ConnConfig.Database+" SET "+set)
+	}
+	url := secret.New(p.Conns.Config().ConnString())
+	_, err := Migrate(t.Context(), url)
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "partitions", count(t, p, `SELECT count(*) FROM pg_class WHERE relkind = 'r' AND
+		pg_get_expr(relpartbound, oid) LIKE 'FOR VALUES FROM (''____-__-__ 00:00:00+00'')%'`), 5)
+	all, err := Migrations(t.Context(), url)
+	if err != nil || time.Since(all[0].AppliedAt).Abs() > time.Hour {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 

@@ -40,7 +40,7 @@ type Config struct {
 	// LeaderURL; if LeaderURL is empty, a connection of the new pool itself has the locks.
 	Locks *Pool
 
-	// ConnectTimeout bounds one attempt to connect. Default 5 s.
+	// ConnectTimeout bounds one attempt to connect to a host. Default: connect_timeout of URL, else 5 s.
 	ConnectTimeout time.Duration
 
 	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
@@ -115,12 +115,12 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	if cfg.MaxConns > 0 {
 		pc.MaxConns = cfg.MaxConns
 	}
-	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
+	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, pc.ConnConfig.ConnectTimeout, defaultConnectTimeout)
 	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
 	p := &Pool{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin,
 		diskChecked: new(atomic.Int64)}
 	params := pc.ConnConfig.RuntimeParams
-	params["timezone"] = "UTC"
+	setFormats(params)
 	if params["application_name"] == "" {
 		params["application_name"] = "herald"
 	}
@@ -161,6 +161,13 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	return p, nil
 }
 
+// setFormats sets the settings of a session that change how values are sent. The role or the database may have others:
+// with client_encoding LATIN1, a row with 好 cannot be read. With a time zone such as Asia/Shanghai, whose abbreviation
+// CST Postgres reads as another zone's, and the DateStyle SQL, the migration would create partitions of other weeks.
+func setFormats(params map[string]string) {
+	params["timezone"], params["client_encoding"] = "UTC", "UTF8"
+}
+
 // sessionSettings returns the Postgres settings of a session. statement is its statement_timeout. The settings make
 // Postgres plan each statement once per session, with index scans. Planning a statement each time would cost more than
 // running it. A plan without indexes, made for an empty table (a new week's attempts, an empty queue), would be very
@@ -178,21 +185,25 @@ func sessionSettings(statement time.Duration) map[string]string {
 
 const defaultConnectTimeout = 5 * time.Second
 
-var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
+var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user:password@host/database). Write special " +
+	"characters of user and password as their code, such as %40 for @, %2F for /, %3F for ?, %23 for # and %25 for %")
 
 // explainURL returns the error for a URL that the parser refused with err. It names the cause if that is the setup of
-// TLS, such as a missing file of an authority. Other causes may quote the URL, and with it the password.
+// TLS, such as a missing file of an authority, or a service (PGSERVICE) that no file defines. Other causes may quote the
+// URL, and with it the password.
 func explainURL(err error) error {
 	refused, ok := errors.AsType[*pgconn.ParseConfigError](err)
 	if !ok {
 		return errURL
 	}
 	cause := refused.Unwrap()
-	if cause == nil || !strings.HasSuffix(refused.Error(), ": failed to configure TLS ("+cause.Error()+")") {
-		return errURL
+	for _, failed := range []string{"failed to configure TLS", "failed to read service"} {
+		if cause != nil && strings.HasSuffix(refused.Error(), ": "+failed+" ("+cause.Error()+")") {
+			// The cause is not wrapped, because pgerror.Explain would take a failed read of a file for one of the network.
+			return fmt.Errorf("DATABASE_URL or HERALD_LEADER_DATABASE_URL: %s: %s", failed, cause.Error())
+		}
 	}
-	// The cause is not wrapped, because pgerror.Explain would take a failed read of a file for one of the network.
-	return errors.New("TLS cannot be set up as DATABASE_URL (or HERALD_LEADER_DATABASE_URL) says: " + cause.Error())
+	return errURL
 }
 
 // WithDeadline returns a context that ends when ctx ends, and at the latest when a call must end
@@ -295,11 +306,28 @@ func (p *Pool) PingWritable(ctx context.Context) error {
 	err := p.Conns.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`, pgx.QueryExecModeExec).
 		Scan(&isReadOnly)
 	if err == nil && isReadOnly {
-		p.Conns.Reset()
-		return errors.New("the database answers but is read-only: it is a standby, or its provider stopped writes, " +
-			"for example because its disk is full")
+		defer p.Conns.Reset()
+		return p.explainReadOnly(ctx)
 	}
 	return err
+}
+
+// explainReadOnly returns an error that says why the database is read-only.
+func (p *Pool) explainReadOnly(ctx context.Context) error {
+	var isStandby bool
+	var source string // "database", "user", "database user", "configuration file", …
+	err := p.Conns.QueryRow(ctx, `SELECT pg_is_in_recovery(), source FROM pg_settings
+		WHERE name = 'default_transaction_read_only'`, pgx.QueryExecModeExec).Scan(&isStandby, &source)
+	switch {
+	case err != nil:
+		return err
+	case isStandby:
+		return errors.New("the database answers but is read-only: it is a standby. If DATABASE_URL names several " +
+			"hosts, append target_session_attrs=read-write to it")
+	}
+	return fmt.Errorf("the database answers but is read-only: default_transaction_read_only is on (set by: %s). Some "+
+		"providers set it while the disk is full. Otherwise reset it, for example with ALTER ROLE or ALTER DATABASE",
+		source)
 }
 
 // CheckWritable is PingWritable, but also returns an error if the database's disk is full. A worker starts in spite of

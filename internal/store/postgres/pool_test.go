@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -29,6 +30,7 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 		is   error
 	}{
 		"refused, with and without TLS": {"postgres://u:hunter2@127.0.0.1:1/d", "connect to Postgres at 127.0.0.1:1: connection refused", syscall.ECONNREFUSED},
+		"several hosts":                 {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "connect to Postgres at 127.0.0.1:1 (127.0.0.1): connection refused; 127.0.0.1:2 (127.0.0.1): connection refused", syscall.ECONNREFUSED},
 		"no socket":                     {"postgres://u@/d?host=/nowhere/at/all", "connect to the Postgres socket in /nowhere/at/all: no such file or directory", syscall.ENOENT},
 		"says nothing":                  {"postgres://u:hunter2@" + silent.Addr().String() + "/d", "connect to Postgres at " + silent.Addr().String() + ": ", context.DeadlineExceeded},
 	} {
@@ -57,7 +59,9 @@ func TestRefusedURL(t *testing.T) {
 		"postgres://u:hunter2@h/d?sslmode=verify-full&sslrootcert=/nowhere/ca.crt": "unable to read CA file: open /nowhere/ca.crt: no such file or directory",
 		"postgres://u:hunter2@h/d?sslmode=verify-ca&sslrootcert=" + empty:          "unable to add CA to cert pool",
 		"postgres://u:hunter2@h/d?sslmode=verify_full":                             "sslmode is invalid",
+		"postgres://u:hunter2@h/d?service=prod&servicefile=/nowhere":               "failed to read service: failed to read service file: /nowhere",
 		"postgres://u:hunter2@h:port/d":                                            errURL.Error(),
+		"postgres://u:hunter2/%@h/d":                                               errURL.Error(),
 		"postgres://u:hunter2 failed to configure TLS@h:port/d":                    errURL.Error(),
 	} {
 		for _, cfg := range []Config{{URL: secret.New(url)}, {URL: secret.New("postgres://h/d"), LeaderURL: secret.New(url)}} {
@@ -85,6 +89,7 @@ func TestReadOnlySession(t *testing.T) {
 	if _, err := worker.Conns.Exec(t.Context(), write); !errors.As(err, &refusal) || refusal.Code != "25006" {
 		t.Fatalf("a write in a read-only database: %v", err)
 	}
+	heraldtest.Fails(t, "PingWritable", openPool(t, url).PingWritable(t.Context()), "default_transaction_read_only is on (set by: database)")
 	heraldtest.Equal(t, "rows read meanwhile", count(t, worker, "SELECT count(*) FROM written"), 0)
 	exec(t, operator, database+" RESET default_transaction_read_only")
 	if _, err := worker.Conns.Exec(t.Context(), write); err == nil {
@@ -93,16 +98,34 @@ func TestReadOnlySession(t *testing.T) {
 	exec(t, worker, write)
 }
 
-// TestIsolation: sessions are read committed, even if the database's default is another level.
-func TestIsolation(t *testing.T) {
+// TestDatabaseSettings: sessions are read committed and in UTF-8, even if the database's defaults are others. The URL
+// chooses the time to connect.
+func TestDatabaseSettings(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.EmptyPostgres(t)
 	operator := openPool(t, url)
-	exec(t, operator, "ALTER DATABASE "+operator.Conns.Config().ConnConfig.Database+
-		" SET default_transaction_isolation = serializable")
-	var level string
-	heraldtest.Must(t, openPool(t, url).Conns.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level))
-	heraldtest.Equal(t, "isolation level", level, "read committed")
+	for _, set := range []string{"default_transaction_isolation = serializable", "client_encoding = latin1"} {
+		exec(t, operator, "ALTER DATABASE "+operator.Conns.Config().ConnConfig.Database+" SET "+set)
+	}
+	worker := openPool(t, url+"&connect_timeout=7")
+	var level, encoding string
+	heraldtest.Must(t, worker.Conns.QueryRow(t.Context(), "SELECT current_setting('transaction_isolation'), current_setting('client_encoding')").Scan(&level, &encoding))
+	heraldtest.Equal(t, "isolation level and encoding", []string{level, encoding}, []string{"read committed", "UTF8"})
+	heraldtest.Equal(t, "time to connect", worker.Conns.Config().ConnConfig.ConnectTimeout, 7*time.Second)
+}
+
+// TestTooManyConnections: the error of a role that may have no more connections names the settings, and passes.
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.EmptyPostgres(t)
+	operator := openPool(t, url)
+	is := operator.Conns.Config().ConnConfig
+	role := is.Database + "_full"
+	exec(t, operator, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 0")
+	defer exec(t, operator, "DROP ROLE "+role)
+	err := openPool(t, strings.Replace(url, "://"+is.User+"@", "://"+role+"@", 1)).Ping(t.Context())
+	heraldtest.Fails(t, "Ping", err, "too many connections for role", "lower HERALD_DB_POOL")
+	heraldtest.Equal(t, "it passes", pgerror.Away(err), true)
 }
 
 // TestFullDisk: CheckWritable finds a full disk at its first call and after a statement that found it full, until the
