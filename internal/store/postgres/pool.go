@@ -66,7 +66,7 @@ type Pool struct {
 
 	leaders *leaders          // acquires the advisory locks of Lead and LeadLocks; shared with Config.Locks, if set
 	direct  *Pool             // connections to Config.LeaderURL; nil: LeaderURL is empty, or Config.Locks is set
-	needed  map[string]string // settings that the pooler's sessions must have; nil: there is no pooler
+	needed  map[string]string // settings that the sessions must have
 }
 
 // idleInTransaction is how long Postgres waits for the next statement of an open transaction before it ends the
@@ -118,16 +118,15 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, pc.ConnConfig.ConnectTimeout, defaultConnectTimeout)
 	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
 	p := &Pool{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin,
-		diskChecked: new(atomic.Int64)}
+		diskChecked: new(atomic.Int64), needed: sessionSettings(statement)}
 	params := pc.ConnConfig.RuntimeParams
 	setFormats(params)
 	if params["application_name"] == "" {
 		params["application_name"] = "herald"
 	}
-	if settings := sessionSettings(statement); cfg.LeaderURL.IsZero() {
-		maps.Copy(params, settings)
+	if cfg.LeaderURL.IsZero() {
+		maps.Copy(params, p.needed)
 	} else {
-		p.needed = settings
 		// Old poolers lose prepared statements after a transaction. So by default pgx uses no named ones here. The URL
 		// may set another mode (default_query_exec_mode), for a pooler that keeps prepared statements.
 		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
@@ -149,7 +148,7 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	switch {
 	case cfg.Locks != nil:
 		p.leaders = cfg.Locks.leaders
-	case p.needed != nil:
+	case !cfg.LeaderURL.IsZero():
 		direct := Config{URL: cfg.LeaderURL, MaxConns: 2, ConnectTimeout: cfg.ConnectTimeout,
 			CloseWithin: cfg.CloseWithin}
 		if p.direct, err = Open(direct); err != nil {

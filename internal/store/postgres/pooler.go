@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// CheckPooler checks the pooler to which Config.URL leads. It returns an error if the pooler's sessions lack settings
-// that Herald needs, or if Config.LeaderURL leads to another database or through a pooler in transaction mode. If
-// Config.LeaderURL is empty, it returns an error if Config.URL leads through a pooler in transaction mode, which may
-// drop the settings of a connection instead of refusing them. It checks nothing if Config.Locks is set.
+// CheckPooler checks the sessions to which Config.URL leads. It returns an error if they lack settings that Herald
+// needs, because a pooler may drop the settings of a connection instead of refusing them. It also returns an error if
+// Config.LeaderURL leads to another database or through a pooler in transaction mode, or if Config.LeaderURL is empty
+// and Config.URL leads through such a pooler. It checks nothing if Config.Locks is set.
 func (p *Pool) CheckPooler(ctx context.Context) (err error) {
 	switch p.leaders.pool {
 	case p:
@@ -24,19 +24,24 @@ func (p *Pool) CheckPooler(ctx context.Context) (err error) {
 	}
 	ctx, end := p.StartCall(ctx, &err, "check the pooler of DATABASE_URL")
 	defer end()
-	commands, err := p.listMissing(ctx)
-	if err != nil {
+	if err := p.checkSettings(ctx); err != nil {
 		return err
-	}
-	if len(commands) > 0 {
-		return fmt.Errorf("its sessions lack settings: run these statements in Postgres, then RECONNECT in the "+
-			"pooler's console: %s", strings.Join(commands, " "))
 	}
 	return p.checkLeader(ctx)
 }
 
-// listMissing returns the SQL statements that an operator must run so that the pooler's sessions have the settings that
-// they lack.
+// checkSettings returns an error if the pool's sessions lack settings. It names the SQL statements that an operator must
+// run so that the sessions have them.
+func (p *Pool) checkSettings(ctx context.Context) error {
+	commands, err := p.listMissing(ctx)
+	if err == nil && len(commands) > 0 {
+		err = fmt.Errorf("its sessions lack settings: run these statements in Postgres, then RECONNECT in the "+
+			"pooler's console: %s", strings.Join(commands, " "))
+	}
+	return err
+}
+
+// listMissing returns the SQL statements of checkSettings.
 func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
 	for range 2 { // two connections: a pooler that keeps no prepared statements fails on the second one (42P05)
 		conn, err := p.Conns.Acquire(ctx)
@@ -64,22 +69,23 @@ func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
 	return commands, nil
 }
 
-// checkDirect returns an error if Config.URL leads through a pooler in transaction mode. Such a pooler loses prepared
-// statements and the locks of Lead.
+// checkDirect returns an error if Config.URL leads through a pooler in transaction mode, which loses prepared statements
+// and the locks of Lead, or if the sessions lack settings.
 func (p *Pool) checkDirect(ctx context.Context) (err error) {
 	ctx, end := p.StartCall(ctx, &err, "check the sessions of DATABASE_URL")
 	defer end()
 	_, pooled, err := p.inspectSessions(ctx)
-	switch _, isRefused := errors.AsType[*pgconn.ConnectError](err); {
-	case isRefused:
-		return nil // Postgres has no second connection to compare with, and a worker can begin with one
-	case err != nil:
-		return err
-	case pooled:
+	if pooled {
 		return errors.New("it leads through a pooler in transaction mode: set HERALD_LEADER_DATABASE_URL to the " +
 			"address of Postgres itself (docs/operator/scaling.md)")
 	}
-	return nil
+	if err == nil {
+		err = p.checkSettings(ctx)
+	}
+	if _, isRefused := errors.AsType[*pgconn.ConnectError](err); isRefused {
+		return nil // Postgres has no second connection to compare with, and a worker can begin with one
+	}
+	return err
 }
 
 // checkLeader returns an error if Config.LeaderURL leads to another database or through a pooler in transaction mode.
@@ -135,5 +141,5 @@ func (p *Pool) inspectSessions(ctx context.Context) (before session, pooled bool
 		}
 		return err
 	})
-	return before, before == other || before != after, err
+	return before, err == nil && (before == other || before != after), err
 }

@@ -21,7 +21,8 @@ func openPooled(t testing.TB, pooler, leader string, conns int32) *Pool {
 
 // TestCheckPooler: the check names the statements that give the pooler's sessions their settings, and passes after
 // them. It refuses an address of the leader that leads through a pooler or to another database. It refuses a pooler that
-// no address of the leader accompanies, also if the pooler drops the settings of a connection instead of refusing them.
+// no address of the leader accompanies, also if the pooler drops the settings of a connection instead of refusing them,
+// and a pooler in session mode that drops them.
 func TestCheckPooler(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Postgres(t, Migrate)
@@ -55,14 +56,16 @@ func TestCheckPooler(t *testing.T) {
 		t.Errorf("led: %v, %v", led, err)
 	}
 
-	lenient := heraldtest.StartPooler(t, url, "ignore_startup_parameters=statement_timeout,"+
-		"idle_in_transaction_session_timeout,plan_cache_mode,enable_seqscan,enable_bitmapscan,jit,"+
-		"default_transaction_isolation")
+	const drops = "ignore_startup_parameters=statement_timeout,idle_in_transaction_session_timeout,plan_cache_mode," +
+		"enable_seqscan,enable_bitmapscan,jit,default_transaction_isolation"
+	lenient := heraldtest.StartPooler(t, url, drops)
+	session := heraldtest.StartPooler(t, heraldtest.EmptyPostgres(t), drops, "pool_mode=session")
 	for name, c := range map[string]struct{ pooler, leader, says string }{
 		"a pooler":                       {p.URL, p.URL, "unsupported startup parameter: "},
 		"a pooler, explained":            {p.URL, p.URL, "set HERALD_LEADER_DATABASE_URL to the address of Postgres itself"},
 		"a pooler that drops parameters": {p.URL, lenient.URL, "through a pooler in transaction mode"},
 		"another database":               {p.URL, heraldtest.EmptyPostgres(t), "leads to another database"},
+		"sessions without settings":      {session.URL, "", "its sessions lack settings: run these statements in Postgres"},
 		"no address of the leader":       {lenient.URL, "", "it leads through a pooler in transaction mode: set HERALD_LEADER_DATABASE_URL"},
 	} {
 		if err := openPooled(t, c.pooler, c.leader, 2).CheckPooler(t.Context()); err == nil || !strings.Contains(err.Error(), c.says) {
