@@ -14,10 +14,12 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/agentherald/herald/internal/app"
 	"github.com/agentherald/herald/internal/base/embedded"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/operator/report"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store/postgres"
 )
 
@@ -28,6 +30,10 @@ type serveCmd struct {
 func (c *serveCmd) Run(a *command) error {
 	// Otherwise a log line ends the worker during its calls once the log's reader has ended, as tee does at Ctrl-C.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	if f, ok := a.err.(*os.File); ok {
+		a.log = logging.NewBounded(f, a.cfg.LogLevel, a.cfg.LogFormat)
+		queue.LogDriver(a.log)
+	}
 	// Without GOMEMLIMIT the heap may double and exceed the container's memory limit. The limit is nine tenths of the
 	// container's memory, and leaves the rest to memory outside of the heap.
 	limit, err := memlimit.Set()

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,7 +20,8 @@ import (
 const mainVariable = "WORKER_TEST_MAIN"
 
 // TestStopsInOrder checks that a worker stops as after SIGTERM when its terminal is closed. It also does so when Ctrl-C
-// ends the reader of its log first, as in `worker 2>&1 | tee worker.log`. Otherwise running calls would be repeated.
+// ends the reader of its log first, as in `worker 2>&1 | tee worker.log`, and if nothing reads its log. Otherwise running
+// calls would be repeated.
 func TestStopsInOrder(t *testing.T) {
 	t.Parallel()
 	// A worker that nohup starts ignores SIGHUP, and so would one of a test that nohup started.
@@ -31,6 +34,18 @@ func TestStopsInOrder(t *testing.T) {
 		"the log's reader ends": func(log *os.File, worker *os.Process) error {
 			if err := log.Close(); err != nil {
 				return err
+			}
+			return worker.Signal(os.Interrupt)
+		},
+		"nothing reads the log": func(log *os.File, worker *os.Process) error {
+			full, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", log.Fd()), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = full.Close() }()
+			_ = full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err = full.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("the pipe is not full: %w", err)
 			}
 			return worker.Signal(os.Interrupt)
 		},

@@ -2,8 +2,12 @@ package logging
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,5 +76,47 @@ func TestDurations(t *testing.T) {
 				t.Errorf("%s: %s lacks %s", format, got, want)
 			}
 		}
+	}
+}
+
+// TestUnreadLog: a log that nothing reads delays its writers by a second in all. When it is read again, it says how many
+// lines are missing, and is complete from then on.
+func TestUnreadLog(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	log, written := NewBounded(w, "info", "json"), 0
+	for ; written < 5000; written++ { // a pipe has 64 KiB
+		log.Info("unread", "text", strings.Repeat("x", 100))
+	}
+	var isMissing atomic.Bool
+	complete := make(chan int)
+	go func() {
+		counted := 0 // lines that were read, or are missing
+		for lines := json.NewDecoder(r); ; counted++ {
+			var m struct{ Lines int }
+			if err := lines.Decode(&m); err != nil {
+				if !errors.Is(err, io.EOF) {
+					t.Error(err)
+				}
+				complete <- counted
+				return
+			}
+			if m.Lines > 0 {
+				isMissing.Store(true)
+				counted += m.Lines - 1
+			}
+		}
+	}()
+	for ; !isMissing.Load(); written++ {
+		log.Info("again")
+	}
+	log.Info("long", "text", strings.Repeat("x", 3*writtenAtOnce))
+	_ = w.Close()
+	if n := <-complete; n != written+1 {
+		t.Errorf("%d of %d lines were read or counted as missing", n, written+1)
 	}
 }
