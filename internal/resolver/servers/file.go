@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -37,7 +38,8 @@ func (f *File) Lookup(chainID uint64, agentID string) (Server, bool) {
 func (f *File) Keys() []Key { return sortKeys(f.servers) }
 
 // Load reads the file. env returns the value of a variable ${NAME}, where an empty value counts as not set; nil means
-// os.LookupEnv. If the file has errors, Load returns all of them as *Error, joined by errors.Join, and no File.
+// os.LookupEnv. A line end after a value is ignored, as in settings. If the file has errors, Load returns all of them
+// as *Error, joined by errors.Join, and no File.
 func Load(path string, env func(string) (string, bool)) (*File, error) {
 	raw, err := readFile(path)
 	if err != nil {
@@ -124,7 +126,7 @@ type parser struct {
 // lookUp returns the value of a variable and records it in p.used.
 func (p *parser) lookUp(name string) (string, bool) {
 	v, ok := p.env(name)
-	if ok && v != "" {
+	if v = strings.TrimRight(v, "\r\n"); ok && v != "" {
 		p.used = append(p.used, secret.New(v))
 	}
 	return v, ok

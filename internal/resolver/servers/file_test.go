@@ -23,9 +23,10 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// environment returns the values of ${NAME} in the tests. Every value is a secret.
+// environment returns the values of ${NAME} in the tests. Every value is a secret. A shell leaves a line end after a value
+// if its file comes from Windows.
 func environment(name string) (string, bool) {
-	v, ok := map[string]string{"TOKEN": "hunter2hunter2", "HOST": "hunter2.example", "EMPTY": "", "BINARY": "hunter2\xff", "LINE": "hunter2\n",
+	v, ok := map[string]string{"TOKEN": "hunter2hunter2\r\n", "HOST": "hunter2.example", "EMPTY": "", "BINARY": "hunter2\xff", "LINE": "hunter2\nx",
 		"LONG": "hunter2" + strings.Repeat("x", maxValue), "NUL": "hunter2\x00"}[name]
 	return v, ok
 }
