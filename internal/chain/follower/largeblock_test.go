@@ -17,7 +17,8 @@ import (
 )
 
 // TestLargeBlock: the events of one block do not fit into an answer, or the node returns fewer events at once. The receipt
-// of one of its transactions does not fit either. The other events are handed over, and the chain is read on.
+// of one of its transactions does not fit either. The other events are handed over, and the chain is read on, also if
+// there is a second node that does not answer.
 func TestLargeBlock(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]any{
@@ -27,13 +28,18 @@ func TestLargeBlock(t *testing.T) {
 		"1RPC":              chaintest.Error{Code: -32602, Message: "response size should not greater than 10000000 bytes"},
 		"Alchemy, by bytes": chaintest.Error{Code: -32602, Message: "Log response size exceeded."},
 	} {
-		t.Run(name, func(t *testing.T) { testLargeBlock(t, refusal) })
+		t.Run(name, func(t *testing.T) { testLargeBlock(t, refusal, false) })
+		t.Run(name+", beside a node that is down", func(t *testing.T) { testLargeBlock(t, refusal, true) })
 	}
 }
 
-// testLargeBlock is TestLargeBlock for a node that refuses to return the logs of the block; nil: it returns them.
-func testLargeBlock(t *testing.T, refusal any) {
-	const tooLarge = 4 // the transaction whose receipt has 8.5 MiB of data, twice that as JSON; the others have 128 KiB
+// testLargeBlock is TestLargeBlock for a node that refuses to return the logs of the block; nil: it returns them. isTwo
+// adds a node that is down.
+func testLargeBlock(t *testing.T, refusal any, isTwo bool) {
+	tooLarge := 4 // the transaction whose receipt has 8.5 MiB of data, twice that as JSON; the others have 128 KiB
+	if isTwo {
+		tooLarge = -1 // the other node could have it
+	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newChainStub(t, 2*time.Second)
 		s.finality = time.Minute
@@ -76,9 +82,15 @@ func testLargeBlock(t *testing.T, refusal any) {
 			}
 			return s.answerCall(method, params)
 		})
-		f, got := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
+		nodes := []*chainStub{s}
+		if isTwo {
+			down := newChainStub(t, 2*time.Second)
+			down.Set(chaintest.Failures()["503"], nil)
+			nodes = append(nodes, down)
+		}
+		f, got := newStubFollower(t, newStubReader(t, false, nodes...), Config{From: s.head()})
 		followFor(t, f, time.Minute)
-		if f.next+3 < s.head() || got.events[large] != len(logs)-1 {
+		if f.next+3 < s.head() || got.events[large] != len(logs)-min(tooLarge+1, 1) {
 			t.Errorf("read to %d of %d, %d events of block %d: %v", f.next-1, s.head(), got.events[large], large, f.trouble)
 		}
 	})

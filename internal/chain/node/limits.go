@@ -105,10 +105,15 @@ func IsRangeLimit(err error) bool {
 	return false
 }
 
-// IsTooLarge reports whether an answer exceeds the bound of answers, or the node's own bound of results or bytes.
+// IsTooLarge reports whether an answer exceeds the bound of answers, or the node's own bound of results or bytes. If
+// none of several nodes answered, it reports whether that is so for one of them.
 func IsTooLarge(err error) bool {
 	var answered *rpcError
 	var status *statusError
+	var all *nodesError
+	if errors.As(err, &all) {
+		return slices.ContainsFunc(all.failures, func(f nodeFailure) bool { return IsTooLarge(f.err) })
+	}
 	words := []string{"results", "response size", "response too large"}
 	return errors.Is(err, ErrTooLarge) || errors.As(err, &answered) && containsAny(answered.message, words) ||
 		errors.As(err, &status) && (status.code == http.StatusRequestEntityTooLarge || containsAny(status.body, words))
