@@ -3,11 +3,9 @@ package mcpcall
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"time"
 
-	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/agentherald/herald/internal/mcpcall/transport"
@@ -129,10 +127,6 @@ const (
 	gone                        // the transport ended or the agent does not know the session
 )
 
-// pingID is the JSON-RPC id of ping requests. It is a number because some agents accept only numeric ids, and larger
-// than any id that mcp-go uses.
-const pingID = int64(math.MaxInt32)
-
 // checkHealth sends ping, or server/discover with revision 2026-07-28, and waits for a sign of life. For a command or
 // an event stream it then also tries tools/list, because some agents ignore ping, and a wrong result would end the
 // process or the stream.
@@ -147,9 +141,7 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 				_, err := c.client.Discover(ctx, mcp.DiscoverRequest{})
 				return err
 			}
-			_, err := c.recording.SendRequest(ctx, mcptransport.JSONRPCRequest{
-				JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(pingID), Method: string(mcp.MethodPing)})
-			return err
+			return c.client.Ping(ctx)
 		})
 	}
 	if found != silent || c.kind == TransportHTTP {

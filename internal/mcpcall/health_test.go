@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,11 +143,12 @@ func TestSilentStreamInUse(t *testing.T) {
 	mustCall(t, p, ep, Request{Tool: "x"})
 }
 
-// TestUnusualHealthyAgents checks that a healthy agent is never given up because it does not support ping or supports
-// only numeric ids.
+// TestUnusualHealthyAgents checks that a healthy agent is never given up because it does not support ping, or supports
+// only numeric ids that are new.
 func TestUnusualHealthyAgents(t *testing.T) {
 	t.Parallel()
-	var wordID atomic.Bool
+	var ids sync.Map
+	var wrongID atomic.Bool
 	agents := map[string]*agent{}
 	for name, ping := range map[string]func(*request){
 		"202":  statuses(202, ""),
@@ -154,8 +156,8 @@ func TestUnusualHealthyAgents(t *testing.T) {
 		"400":  statuses(400, ""),
 		"null": statuses(200, `{"jsonrpc":"2.0","id":null,"result":{}}`, "Content-Type", "application/json"),
 		"number": func(q *request) {
-			if json.Unmarshal(q.id, new(int32)) != nil {
-				wordID.Store(true)
+			if _, isKnown := ids.LoadOrStore(string(q.id), true); isKnown || json.Unmarshal(q.id, new(int32)) != nil {
+				wrongID.Store(true)
 			}
 			q.result(`{}`)
 		},
@@ -180,8 +182,8 @@ func TestUnusualHealthyAgents(t *testing.T) {
 			t.Errorf("%s: given up", name)
 		}
 	}
-	if agents["number"].seen("ping") != 3 || wordID.Load() {
-		t.Errorf("asked %d times, with an id that is no number: %v", agents["number"].seen("ping"), wordID.Load())
+	if agents["number"].seen("ping") != 3 || wrongID.Load() {
+		t.Errorf("asked %d times, with an id that is no number or was used: %v", agents["number"].seen("ping"), wrongID.Load())
 	}
 }
 
