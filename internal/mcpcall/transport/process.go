@@ -24,6 +24,7 @@ const (
 	startWait  = 10 * time.Second       // for a supervisor to start its command
 	killWait   = 5 * time.Second        // for the kernel to end a killed process
 	drainWait  = 500 * time.Millisecond // for reading the output that remains in the pipes of an ended command
+	exitWait   = 3 * time.Second        // for a command to end after it closed its output
 	tailBytes  = 4 << 10                // of stderr that are kept
 )
 
@@ -295,16 +296,11 @@ func (p *Process) StderrTail() string {
 // first, because it does not recognise a part of a secret.
 func (p *Process) ExitReason(mask func(string) string) string {
 	sentence := "the agent's command no longer answers"
-	t := time.NewTimer(drainWait) // the exit is noticed shortly after the end of the pipes
-	defer t.Stop()
 	select {
 	case <-p.exited:
 		sentence = "the agent's command ended (" + p.state + ")"
-		select {
-		case <-p.drained:
-		case <-t.C:
-		}
-	case <-t.C:
+		<-p.drained // within drainWait
+	case <-time.After(exitWait):
 	}
 	last := strings.TrimSpace(mask(p.StderrTail()))
 	if i := strings.LastIndexByte(last, '\n'); i >= 0 {
