@@ -117,6 +117,8 @@ func TestRetain(t *testing.T) {
 	running := claim(t, s, tasks[5])
 	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
+	// The third delivery is younger than the age, by less than AcceptSkew.
+	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '29 days 23 hours 30 minutes' WHERE order_seq = 3`)
 	old, _ := accept(t, s, ledger.Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
 	left := func() int {
