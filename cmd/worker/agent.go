@@ -100,7 +100,7 @@ func (c *agentDisableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), false)
 	return c.printAnswer(a, change, err, func() {
 		warnUnseen(a, change, "it is disabled")
-		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
+		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, except those that workers have claimed; "+
 			"`worker agent enable` releases them (audit %d)\n", change.Name, change.Audit)
 	})
 }
