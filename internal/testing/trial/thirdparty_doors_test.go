@@ -33,7 +33,7 @@ func TestThirdPartyDoors(t *testing.T) {
 	must(err)
 	t.Cleanup(agents.Close)
 	const token = "a token of more than sixteen characters"
-	w := g.open(t, "doors", "HERALD_LEGACY_QUEUE="+LegacyList, "HERALD_REDIS_INTAKE=on", "HERALD_API_TOKEN="+token, "HERALD_TOOLS=echo")
+	w := g.open(t, "doors", append(patience(), "HERALD_LEGACY_QUEUE="+LegacyList, "HERALD_REDIS_INTAKE=on", "HERALD_API_TOKEN="+token, "HERALD_TOOLS=echo")...)
 	address, err := w.Address()
 	must(err)
 	socket := g.Redis.Client().Options().Addr
