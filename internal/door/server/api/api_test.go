@@ -142,6 +142,7 @@ func (w *world) loadDocument() {
 	heraldtest.Must(w, err)
 	w.document, err = openapi3.NewLoader().LoadFromData(body)
 	heraldtest.Must(w, err)
+	heraldtest.Equal(w, "integers of 64 bits", strings.Count(string(body), `"int64"`), strings.Count(string(body), `"integer"`))
 	if err = w.document.Validate(w.Context()); err != nil {
 		w.Fatalf("the OpenAPI document: %v", err)
 	}

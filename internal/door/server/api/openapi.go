@@ -64,6 +64,9 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 		if p.kind != "" {
 			schema["type"] = p.kind
 		}
+		if p.kind == "integer" {
+			schema["format"] = "int64"
+		}
 		if p.repeated {
 			schema = map[string]any{"type": "array", "items": schema}
 		}
@@ -126,7 +129,7 @@ type schemaSet struct {
 // refer refers to the type of an answer. A newer Herald may add members, which generated clients must not refuse.
 func (s *schemaSet) refer(t reflect.Type) map[string]any {
 	reference := s.referBody(t)
-	allowMembers(s.named[t.Name()])
+	walkSchema(s.named[t.Name()], allowMembers)
 	return reference
 }
 
@@ -137,23 +140,36 @@ func (s *schemaSet) referBody(t reflect.Type) map[string]any {
 		if err != nil && s.err == nil {
 			s.err = err
 		}
+		walkSchema(schema, widenIntegers)
 		s.named[t.Name()] = schema
 	}
 	return map[string]any{"$ref": "#/components/schemas/" + t.Name()}
 }
 
-// allowMembers allows objects to have further members than their Go types.
-func allowMembers(s *jsonschema.Schema) {
+// walkSchema calls change for s and for all schemas in it.
+func walkSchema(s *jsonschema.Schema, change func(*jsonschema.Schema)) {
 	if s == nil {
 		return
 	}
+	change(s)
+	walkSchema(s.AdditionalProperties, change)
+	walkSchema(s.Items, change)
+	for _, member := range s.Properties {
+		walkSchema(member, change)
+	}
+}
+
+// allowMembers allows an object to have further members than its Go type.
+func allowMembers(s *jsonschema.Schema) {
 	if more := s.AdditionalProperties; more != nil && more.Not != nil {
 		s.AdditionalProperties = nil
 	}
-	allowMembers(s.AdditionalProperties)
-	allowMembers(s.Items)
-	for _, member := range s.Properties {
-		allowMembers(member)
+}
+
+// widenIntegers sets the format of integers. Without a format, generators of clients use 32 bits.
+func widenIntegers(s *jsonschema.Schema) {
+	if s.Type == "integer" || slices.Contains(s.Types, "integer") {
+		s.Format = "int64"
 	}
 }
 
