@@ -268,7 +268,7 @@ func TestLargeWebsocketAnswer(t *testing.T) {
 		}
 	}))
 	t.Cleanup(node.Close)
-	c := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
+	c := newPool(t, Config{ChainID: 1, Timeout: time.Minute, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
 	if _, err := c.ReadHead(t.Context()); !errors.Is(err, ErrTooLarge) || !IsRangeLimit(err) {
 		t.Error(err)
 	}
