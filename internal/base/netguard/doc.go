@@ -5,7 +5,7 @@
 //   - The address is checked when it is connected, after name resolution, and for every address that is tried. So a
 //     name that resolves to a private address, or a resolver that changes its answer, does not bypass the guard. Only
 //     public unicast addresses are allowed (IANA special-purpose registries, through code.dny.dev/ssrf), plus the
-//     networks that the operator listed.
+//     networks that the operator listed. Of a NAT64 address, the IPv4 address in it counts.
 //   - Only https is allowed. Plain http needs Config.AllowHTTP, or a connected address inside Config.AllowNetworks.
 //   - There is no proxy, no transparent decompression and no cookie. Headers and times are bounded. Only HTTP/1.1 is
 //     used, because its limits are tested.

@@ -184,9 +184,19 @@ func newRefusedHTTP(host string) error {
 	return &RefusedURLError{Host: host, Why: "plain http is not allowed to public addresses (HERALD_ALLOW_HTTP)"}
 }
 
+// unwrapAddr returns the IPv4 address in an IPv4-mapped address, or in one with the well-known prefix of NAT64
+// (RFC 6052), through which machines without IPv4 reach all IPv4 addresses. It returns other addresses unchanged.
+func unwrapAddr(addr netip.Addr) netip.Addr {
+	if ssrf.IPv6NAT64Prefix.Contains(addr) {
+		bytes := addr.As16()
+		return netip.AddrFrom4([4]byte(bytes[12:]))
+	}
+	return addr.Unmap()
+}
+
 // checkAddress applies all rules to one address.
 func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
-	addr := ap.Addr().Unmap()
+	addr := unwrapAddr(ap.Addr())
 	blocked := func(why string) error {
 		return &BlockedError{Host: host, Address: ap.String(), Why: why}
 	}
@@ -229,8 +239,8 @@ func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeo
 	d := net.Dialer{
 		Timeout:  timeout,
 		Resolver: g.resolver,
-		Control: func(network, address string, raw syscall.RawConn) error {
-			err := g.controlDial(scheme, host, network, address, raw)
+		Control: func(_, address string, _ syscall.RawConn) error {
+			err := g.controlDial(scheme, host, address)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -279,17 +289,10 @@ func explainDial(ctx context.Context, host string, timeout time.Duration, err er
 }
 
 // controlDial checks an address before it is connected. net.Dialer calls it for each address.
-func (g *Guard) controlDial(scheme, host, network, address string, raw syscall.RawConn) error {
+func (g *Guard) controlDial(scheme, host, address string) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return &BlockedError{Host: host, Address: address, Why: "it is not an IP address and port"}
 	}
-	if err := g.checkAddress(scheme, host, ap); err != nil {
-		return err
-	}
-	// Also apply the library's check of the network kind to exactly the address that the dialer will connect.
-	if err := g.guardian.Safe(network, address, raw); err != nil {
-		return &BlockedError{Host: host, Address: address, Why: "it is not a public address"}
-	}
-	return nil
+	return g.checkAddress(scheme, host, ap)
 }

@@ -74,6 +74,9 @@ func blockedHosts() map[string]string {
 		"CGNAT, end":             "100.127.255.255",
 		"NAT64":                  "[64:ff9b::7f00:1]",
 		"NAT64, metadata":        "[64:ff9b::a9fe:a9fe]",
+		"NAT64, Azure":           "[64:ff9b::a83f:8110]",
+		"NAT64, private":         "[64:ff9b::10.1.2.3]",
+		"NAT64, port 22":         "[64:ff9b::101:101]:22",
 		"NAT64, local":           "[64:ff9b:1::1]",
 		"NAT64, local, metadata": "[64:ff9b:1:ffff::a9fe:a9fe]",
 		"6to4":                   "[2002:7f00:1::1]",
@@ -106,6 +109,7 @@ func TestBlockedAddresses(t *testing.T) {
 		// One loopback address is allowed. Its neighbours must stay refused.
 		"one allowed": mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}}),
 		"http":        mustGuard(t, netguard.Config{AllowHTTP: true}),
+		"NAT64":       mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96")}}),
 	}
 	for gname, g := range guards {
 		for name, host := range blockedHosts() {
@@ -141,6 +145,9 @@ func TestCheckURL(t *testing.T) {
 		{"https://example.com:8443", ok, ok, ok},
 		{"https://1.1.1.1", ok, ok, ok},
 		{"https://[2606:4700:4700::1111]", ok, ok, ok},
+		{"https://[64:ff9b::101:101]", ok, ok, ok}, // 1.1.1.1, from a machine without IPv4
+		{"http://[64:ff9b::101:101]", refused, refused, ok},
+		{"http://[64:ff9b::127.0.0.1]:5001", blocked, ok, blocked},
 		{"https://1.1.1.1:25", blocked, blocked, blocked},
 		{"http://example.com", refused, ok, ok}, // development: the name may resolve to an allowed network
 		{"http://1.1.1.1", refused, refused, ok},
@@ -205,6 +212,7 @@ func TestNamesThatResolveInward(t *testing.T) {
 		"six.test":    {{netip.MustParseAddr("::1")}},
 		"ula.test":    {{netip.MustParseAddr("fd00:ec2::254")}},
 		"nat64.test":  {{netip.MustParseAddr("64:ff9b::7f00:1")}},
+		"dns64.test":  {{netip.MustParseAddr("64:ff9b::127.0.0.9")}},
 		"all.test":    {{in, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1")}},
 		"public.test": {{netip.MustParseAddr("1.1.1.1")}},
 	})
@@ -220,10 +228,13 @@ func TestNamesThatResolveInward(t *testing.T) {
 			t.Errorf("the error names %q %q", b.Host, b.Address)
 		}
 	}
+	// The allowed address in a NAT64 address may be dialled, although this machine has no NAT64.
+	_, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://dns64.test:"+port)
+	heraldtest.Contains(t, "an allowed address behind NAT64", kind(err), "could not connect to dns64.test")
 	// If an allowed address does not answer, the error does not say that the URL is refused, although another address
 	// of the name is refused.
 	srv.Close()
-	_, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
+	_, err = getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
 	heraldtest.Fails(t, "mixed name, server down", err)
 	heraldtest.Lacks(t, "mixed name, server down", kind(err), "blocked")
 	// A name with a public address must not be called over plain http.
@@ -342,6 +353,8 @@ func TestConfigured(t *testing.T) {
 		"ftp://10.0.0.1/":           false,
 		"http://user:pw@10.0.0.1/":  false,
 		"http://[::ffff:10.0.0.1]/": true,
+		"http://[64:ff9b::a00:1]/":  true,
+		"http://[64:ff9b::a9fe:1]/": false,
 	} {
 		u, err := url.Parse(target)
 		heraldtest.Must(t, err)
