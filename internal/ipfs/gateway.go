@@ -92,7 +92,8 @@ func parseGateway(s string) (*url.URL, error) {
 
 // gatewayClient returns a client for hosts that the operator configured. It may reach loopback.
 func gatewayClient(try time.Duration) *http.Client {
-	dialer := net.Dialer{Timeout: min(3*time.Second, try)}
+	// Go asks a second nameserver after 5 s. The connection is then too late for the request, but serves the next one.
+	dialer := net.Dialer{Timeout: try + time.Second}
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  nil, // only the configured hosts are contacted

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// dialTimeout bounds name resolution and connecting together. tlsTimeout bounds a TLS handshake.
-const dialTimeout, tlsTimeout = 3 * time.Second, 3 * time.Second
+// dialTimeout bounds name resolution and connecting together. If the first nameserver is down, Go asks the second one
+// after 5 s. If addresses of a name are down, Go tries the next one after 2 s. tlsTimeout bounds a TLS handshake.
+const dialTimeout, tlsTimeout = 6 * time.Second, 3 * time.Second
 
 // Limits bound one client of the guard. Zero values select the defaults.
 type Limits struct {

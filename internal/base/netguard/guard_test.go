@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -241,6 +242,29 @@ func TestNamesThatResolveInward(t *testing.T) {
 	public := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: loopbackNetwork()})
 	_, err = getURL(t, public.Client(netguard.Limits{}, 0), "http://public.test")
 	heraldtest.Equal(t, "public name over http", kind(err), "refused")
+}
+
+// TestSilentNameserver: a guard waits until Go's resolver asks the second nameserver.
+func TestSilentNameserver(t *testing.T) {
+	t.Parallel()
+	resolver := guardtest.Resolver(t, map[string][][]netip.Addr{"agent.test": {{netip.MustParseAddr("10.0.0.1")}}})
+	_, _ = resolver.LookupHost(t.Context(), "agent.test") // creates the resolver's state outside the bubble
+	next, asked := resolver.Dial, 0
+	var mu sync.Mutex
+	resolver.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked++; asked <= 2 { // A and AAAA
+			silent, _ := net.Pipe()
+			return silent, nil
+		}
+		return next(ctx, network, address)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, err := getURL(t, mustGuard(t, netguard.Config{Resolver: resolver}).Client(netguard.Limits{}, 0), "https://agent.test/")
+		time.Sleep(time.Minute) // the bubble's time: the lookup ends too
+		heraldtest.Equal(t, "after the second nameserver answered", kind(err), "blocked")
+	})
 }
 
 func TestRedirects(t *testing.T) {
