@@ -87,14 +87,19 @@ func describeDial(_ string, within time.Duration, err error) string {
 		return text
 	}
 	var op *net.OpError
-	for e := err; errors.As(e, &op) && op.Op != "dial"; e = op.Err { // an error of "proxyconnect" may wrap it
+	where := ""
+	for e := err; errors.As(e, &op) && op.Op != "dial"; e = op.Err {
+		if op.Op == "proxyconnect" {
+			where = "the proxy "
+		}
 	}
 	if op == nil || op.Op != "dial" {
 		return ""
 	}
-	where := "the address"
 	if op.Addr != nil {
-		where = op.Addr.String()
+		where += op.Addr.String()
+	} else {
+		where += "the address"
 	}
 	return describeConnect(where, within, op.Err)
 }
@@ -170,6 +175,9 @@ func describeTLS(peer string, _ time.Duration, err error) string {
 		return peer + " does not speak TLS at this address"
 	case errors.As(err, &op) && op.Op == "remote error":
 		return peer + " refused the TLS connection: " + strings.TrimPrefix(op.Err.Error(), "tls: ")
+	}
+	if _, why, found := strings.Cut(err.Error(), "tls: "); found { // most errors of crypto/tls have no type
+		return "the TLS connection to " + peer + " failed: " + why
 	}
 	return ""
 }

@@ -59,6 +59,7 @@ func Failures(t testing.TB, silence string) []Failing {
 		{"no HTTP", "http://" + serveAfterRequest(t, writeText("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
 		{"plain where TLS is meant", "https://" + serveAfterRequest(t, writeText("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
 		{"end instead of TLS", "https://" + serveAfterRequest(t, func(net.Conn) {}), "closed the connection"},
+		{"TLS 1.0", "https://" + serveAfterRequest(t, writeText("\x16\x03\x01\x00\x2a\x02\x00\x00\x26\x03\x01"+strings.Repeat("x", 32)+"\x00\xc0\x13\x00")), "unsupported protocol version"},
 		{"a certificate of nobody", serveUntrustedTLS(t), "is not signed by an authority that this machine trusts"},
 		{"500", serveStatus(t, http.StatusInternalServerError), "500"},
 		{"a redirect", serveStatus(t, http.StatusFound), ""},
