@@ -224,7 +224,7 @@ var (
 		over: "once the document that it needs can be fetched{ (@resolve)}{: @replay}"})
 	// ConnectFailed: no connection to the agent could be made, the agent refused the call because it no longer knows
 	// the MCP session, or a former endpoint of the agent refused the call. Or a server, perhaps a proxy in front of the
-	// agent, answered 404, or a page instead of the handshake. In all cases the agent executed nothing.
+	// agent, answered 404 or 421, or a page instead of the handshake. In all cases the agent executed nothing.
 	ConnectFailed = add(row{word: "connect_failed", ending: Waiting,
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})

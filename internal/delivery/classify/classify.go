@@ -275,7 +275,7 @@ func classifyCall(call *mcpcall.CallError) outcome.Reason {
 		return outcome.ServerError // -32603, or a code without a reliable meaning: the agent answered and failed
 	}
 	switch {
-	case call.Status == http.StatusNotFound:
+	case call.Status == http.StatusNotFound, call.Status == http.StatusMisdirectedRequest:
 		return outcome.ConnectFailed // some proxies answer it while the agent behind them is deployed or starts
 	case call.Status >= 300:
 		return outcome.BadResponse

@@ -132,6 +132,7 @@ func TestClassify(t *testing.T) {
 		"401 with a code":         {call(mcpcall.CallError{Status: 401, Code: -32601}), outcome.AuthRequired, "agent"},
 		"404":                     {call(mcpcall.CallError{Stage: open, Status: 404}), outcome.ConnectFailed, "agent moved unwell"},
 		"404 of a list":           {call(mcpcall.CallError{Stage: list, Status: 404}), outcome.ConnectFailed, "agent moved unwell"},
+		"421":                     {call(mcpcall.CallError{Status: 421, Written: true}), outcome.ConnectFailed, "agent moved unwell"},
 		"404 of a call":           {call(mcpcall.CallError{Status: 404, Written: true}), outcome.ConnectFailed, "agent moved unwell"},
 		"404 with a code of HTTP": {call(mcpcall.CallError{Status: 404, Code: 404, Written: true}), outcome.ConnectFailed, "agent moved unwell"},
 		"404 with -32601":         {call(mcpcall.CallError{Status: 404, Code: -32601, Written: true}), outcome.BadResponse, "agent moved"},
