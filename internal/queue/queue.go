@@ -155,6 +155,8 @@ func (q *Queue) Ping(ctx context.Context) error {
 		return nil
 	case slices.ContainsFunc([]string{"OOM", "READONLY", "MISCONF", "NOREPLICAS"}, refuses):
 		return fmt.Errorf("Redis takes no writes: %w", err)
+	case findRefusal("setrange", err) != nil:
+		return findRefusal("setrange", err)
 	}
 	return fmt.Errorf("reach Redis: %w", err)
 }

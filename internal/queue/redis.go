@@ -101,16 +101,20 @@ func (l driverLogger) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...), "from", "redis")
 }
 
-// UnfitError is the error of CheckServer for a Redis server that Herald must not use: it is too old, or it may evict
-// keys and so lose tasks.
+// UnfitError is the error of CheckServer for a Redis server that Herald must not use: it is too old, it may evict keys
+// and so lose tasks, or it refuses commands.
 type UnfitError struct{ Why string }
 
 func (e *UnfitError) Error() string { return e.Why }
 
-// CheckServer returns an *UnfitError if the Redis server is older than 6.2, which asynq requires, or if its
-// maxmemory-policy allows it to evict keys. Any other error means that Redis did not answer.
+// CheckServer returns an *UnfitError if the Redis server is older than 6.2, which asynq requires, if its
+// maxmemory-policy allows it to evict keys, or if it refuses a command that Herald needs. Any other error means that
+// Redis did not answer.
 func (q *Queue) CheckServer(ctx context.Context) error {
 	info, err := q.rdb.Info(ctx, "server").Result()
+	if refusal := findRefusal("info", err); refusal != nil {
+		return refusal
+	}
 	if err != nil {
 		return fmt.Errorf("ask Redis for its version: %w", err)
 	}
@@ -125,7 +129,7 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 		return &UnfitError{fmt.Sprintf("Redis may evict keys (maxmemory-policy %s), and with them queued work: "+
 			"set maxmemory-policy noeviction", p)}
 	}
-	return nil
+	return q.checkRights(ctx)
 }
 
 // Clock returns the time of the Redis server. In a cluster, it is that of any node.
