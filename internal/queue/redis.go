@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,11 +31,12 @@ func (o options) MakeRedisClient() any { return redis.NewUniversalClient(&o.Univ
 //
 //	redis://[user:password@]host[:port][/db]     rediss:// with TLS
 //	redis-socket://[user:password@]/path[?db=N]
-//	redis-sentinel://[user:password@]host1[:port],host2[/db]?master=NAME
+//	redis-sentinel://[user:password@]host1[:port],host2[/db]?master=NAME     rediss-sentinel:// with TLS
 //	redis-cluster://[user:password@]host1[:port],host2     redis-clusters:// with TLS
 //
 // Sentinels get the same password as Redis, or the value of the parameter sentinel_password. A Sentinel or Redis
-// without a password accepts any. Errors do not contain the URL, because the URL may contain a password.
+// without a password accepts any. The parameters of TLS are those of newTLSConfig. Errors do not contain the URL,
+// because the URL may contain a password.
 func parseURL(raw secret.Secret) (o options, _ error) {
 	scheme, rest, ok := strings.Cut(raw.Reveal(), "://")
 	if !ok {
@@ -42,12 +46,13 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	refusal := fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number, "+
 		"the percent-encoding of user and password, and ?master=NAME of Sentinels", scheme)
 	o.IsClusterMode = scheme == "redis-cluster" || scheme == "redis-clusters"
-	end := len(rest)
-	if !o.IsClusterMode {
-		end = strings.IndexAny(rest+"/", "/?#")
+	end := 0
+	if o.IsClusterMode {
+		end = strings.LastIndexByte(rest, '@') + 1
 	}
+	end += strings.IndexAny(rest[end:]+"/", "/?#")
 	begin := strings.LastIndexByte(rest[:end], '@') + 1
-	hosts := strings.Split(strings.TrimSuffix(rest[begin:end], "/"), ",")
+	hosts := strings.Split(rest[begin:end], ",")
 	user, password, _ := strings.Cut(strings.TrimSuffix(rest[:begin], "@"), ":")
 	var errs [2]error
 	o.Username, errs[0] = url.PathUnescape(user)
@@ -57,14 +62,22 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 		return o, refusal
 	}
 
-	db, port := strings.Trim(u.Path, "/"), "6379"
+	query := u.Query()
+	for name := range query {
+		if !slices.Contains(urlParameters, name) { // the error does not name it: it may be a part of the password
+			return o, fmt.Errorf("REDIS_URL has an unknown parameter: known are %s", strings.Join(urlParameters, ", "))
+		}
+	}
+	db, port, isTLS := cmp.Or(strings.Trim(u.Path, "/"), query.Get("db")), "6379", false
 	switch scheme {
-	case "redis", "rediss", "redis-cluster", "redis-clusters":
+	case "redis", "redis-cluster":
+	case "rediss", "redis-clusters":
+		isTLS = true
 	case "redis-socket":
-		hosts, o.Addrs, db = nil, []string{u.Path}, u.Query().Get("db")
-	case "redis-sentinel":
-		port, o.MasterName = "26379", u.Query().Get("master")
-		o.SentinelPassword = cmp.Or(u.Query().Get("sentinel_password"), o.Password)
+		hosts, o.Addrs, db = nil, []string{u.Path}, query.Get("db")
+	case "redis-sentinel", "rediss-sentinel":
+		port, o.MasterName, isTLS = "26379", query.Get("master"), scheme == "rediss-sentinel"
+		o.SentinelPassword = cmp.Or(query.Get("sentinel_password"), o.Password)
 	default:
 		return o, refusal
 	}
@@ -78,15 +91,50 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	if db != "" {
 		o.DB, err = strconv.Atoi(db)
 	}
-	if err != nil || o.Addrs[0] == "" || scheme == "redis-sentinel" && o.MasterName == "" ||
-		len(o.Addrs) > 1 && !o.IsClusterMode && o.MasterName == "" {
+	if err != nil || o.Addrs[0] == "" || strings.HasSuffix(scheme, "-sentinel") && o.MasterName == "" ||
+		len(o.Addrs) > 1 && !o.IsClusterMode && o.MasterName == "" || o.IsClusterMode && o.DB != 0 {
 		return o, refusal
 	}
-	if scheme == "rediss" || scheme == "redis-clusters" {
-		host, _, _ := net.SplitHostPort(o.Addrs[0])
-		o.TLSConfig = &tls.Config{ServerName: host}
+	if isTLS {
+		o.TLSConfig, err = newTLSConfig(query)
 	}
-	return o, nil
+	if isTLS && err == nil && o.MasterName == "" { // a Sentinel names another host; then the dialled host counts
+		o.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Addrs[0])
+	}
+	return o, err
+}
+
+// urlParameters are the parameters of REDIS_URL.
+var urlParameters = []string{"db", "master", "sentinel_password", "sslrootcert", "sslcert", "sslkey"}
+
+// newTLSConfig returns the TLS settings of the parameters sslrootcert, sslcert and sslkey, which have the names and the
+// meaning of those in DATABASE_URL: files with the certificates of authorities to trust instead of the system's, with
+// the client's certificate, and with its key. The client's files are read again for each connection, so that they can
+// be replaced.
+func newTLSConfig(query url.Values) (*tls.Config, error) {
+	c := &tls.Config{}
+	if file := query.Get("sslrootcert"); file != "" {
+		pem, err := os.ReadFile(file)
+		c.RootCAs = x509.NewCertPool()
+		if err == nil && !c.RootCAs.AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%s contains no certificate in PEM", file)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("REDIS_URL: sslrootcert: %w", err)
+		}
+	}
+	certificate, key := query.Get("sslcert"), query.Get("sslkey")
+	if certificate == "" && key == "" {
+		return c, nil
+	}
+	if _, err := tls.LoadX509KeyPair(certificate, key); err != nil {
+		return nil, fmt.Errorf("REDIS_URL: sslcert and sslkey: %w", err)
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		return &pair, err
+	}
+	return c, nil
 }
 
 // LogDriver sends the messages of the Redis driver to log, at level debug, instead of to standard error. The driver

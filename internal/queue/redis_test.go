@@ -38,6 +38,10 @@ func TestParseURL(t *testing.T) {
 		"redis-sentinel://:pw@a?master=m&sentinel_password=s%26@": func(o options, at string) bool {
 			return o.Password == "pw" && o.SentinelPassword == "s&@"
 		},
+		"redis://h?db=3": func(o options, _ string) bool { return o.DB == 3 },
+		"rediss-sentinel://a,b?master=m": func(o options, at string) bool {
+			return at == "a:26379 b:26379" && o.TLSConfig != nil && o.TLSConfig.ServerName == ""
+		},
 		"redis-cluster://[::1],[::2]:7001": func(o options, at string) bool { return at == "[::1]:6379 [::2]:7001" },
 		"redis-cluster://u:p%3Aw@a,b:7001/": func(o options, at string) bool {
 			return o.IsClusterMode && o.Username == "u" && o.Password == "p:w" && at == "a:6379 b:7001" && o.TLSConfig == nil
@@ -52,7 +56,9 @@ func TestParseURL(t *testing.T) {
 	}
 	for _, raw := range []string{"hunter2", "http://u:hunter2@h", "redis://u:hunter2@h/x", "redis-cluster://u:hunter2@", "redis-cluster://u:hunter2%zz@h",
 		"redis-cluster://", "redis://h:port:hunter2", "redis-sentinel://u:hunter2@h", "redis-sentinel://u:hunter2@h/x?master=m",
-		"redis://:hunter2@a,b", "redis-socket://:hunter2@", "redis-cluster://a,b/hunter2"} {
+		"redis://:hunter2@a,b", "redis-socket://:hunter2@", "redis-cluster://a,b/hunter2",
+		"redis-cluster://a,b/1", "redis-cluster://a,b?db=1", "redis-clusters://a?sslrootcert=/nowhere", "redis://h?DB=1", "redis://:1?hunter2@h", "rediss://h?sslcert=/nowhere", "rediss-sentinel://a",
+		"rediss://h?sslrootcert=/nowhere"} {
 		_, err := parseURL(secret.New(raw))
 		if err == nil {
 			t.Errorf("%s is taken", raw)

@@ -82,10 +82,10 @@ func splitList(s string) []string {
 
 func checkRedisURL(s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
-	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
-		"redis-clusters"}, scheme) {
-		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel://, redis-cluster:// or " +
-			"redis-clusters://"
+	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "rediss-sentinel",
+		"redis-cluster", "redis-clusters"}, scheme) {
+		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel://, rediss-sentinel://, " +
+			"redis-cluster:// or redis-clusters://"
 	}
 	return ""
 }

@@ -101,10 +101,10 @@ type variable struct {
 func (c *Config) variables() []variable {
 	return append([]variable{
 		{Name: "REDIS_URL", Secret: true, set: setSecret(&c.RedisURL, checkRedisURL),
-			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, " +
-				"redis-sentinel://user:password@h1,h2/0?master=NAME, redis-cluster://h1,h2 or, with TLS, " +
-				"redis-clusters://h1,h2. Sentinels get the same password, or that of &sentinel_password=. Without " +
-				"REDIS_URL, the worker starts its own Redis."},
+			Help: "URL of Redis: redis://user:password@host:6379/0, redis-socket:///path, " +
+				"redis-sentinel://user:password@h1,h2/0?master=NAME, redis-cluster://h1,h2 or, with TLS, rediss://, " +
+				"rediss-sentinel://, redis-clusters:// (docs/operator/start.md). Sentinels get the same " +
+				"password, or that of &sentinel_password=. Without REDIS_URL, the worker starts its own Redis."},
 		{Name: "DATABASE_URL", Secret: true, set: setSecret(&c.DatabaseURL, checkDatabaseURL),
 			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
 				"Postgres."},
