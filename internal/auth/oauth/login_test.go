@@ -1,6 +1,8 @@
 package oauth
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -179,7 +181,8 @@ func TestBegin(t *testing.T) {
 		heraldtest.Equal(t, name, q.Get(name), want)
 		heraldtest.Equal(t, "values of "+name, len(q[name]), 1)
 	}
-	if len(q.Get("code_challenge")) != 43 || strings.Contains(login.URL(), login.verifier.Reveal()) || u.Host != "as.example" || u.Path != "/login" {
+	challenge := sha256.Sum256([]byte(login.verifier.Reveal()))
+	if q.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(challenge[:]) || strings.Contains(login.URL(), login.verifier.Reveal()) || u.Host != "as.example" || u.Path != "/login" {
 		t.Errorf("the URL is %s", login.URL())
 	}
 	heraldtest.Lacks(t, "the printed login", fmt.Sprintf("%v %+v", login.state, login.verifier),

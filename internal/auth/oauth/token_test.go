@@ -3,11 +3,14 @@ package oauth
 import (
 	"context"
 	"crypto"
+	"crypto/elliptic"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -271,19 +274,36 @@ func TestAssertion(t *testing.T) {
 				_, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
 				heraldtest.Must(t, err)
 			}
+			ids := map[any]bool{}
 			for _, req := range s.TokenRequests() {
 				if req.Form.Get("client_id") != name {
 					continue
 				}
-				head, _, _ := strings.Cut(req.Form.Get("client_assertion"), ".")
-				raw, err := base64.RawURLEncoding.DecodeString(head)
-				var h map[string]string
-				if err != nil || json.Unmarshal(raw, &h) != nil || h["alg"] != tt.want || h["kid"] != "k1" || h["typ"] != "JWT" {
-					t.Errorf("the header is %s", raw)
-				}
+				header, claims := decodeAssertion(t, req.Form.Get("client_assertion"))
+				heraldtest.Equal(t, "the header", header, map[string]any{"alg": tt.want, "kid": "k1", "typ": "JWT"})
+				ids[claims["jti"]] = claims["jti"] != ""
+				delete(claims, "jti")
+				at := float64(epoch.Unix())
+				heraldtest.Equal(t, "the claims", claims, map[string]any{"iss": name, "sub": name, "aud": s.Issuer, "iat": at, "exp": at + assertionLife.Seconds()})
 			}
+			heraldtest.Equal(t, "the ids of two assertions", slices.Collect(maps.Values(ids)), []bool{true, true})
 		})
 	}
+	s.RegisterKey("another key", ecKey256.Public())
+	_, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, Credential{Grant: GrantClientCredentials, Method: MethodKey, ClientID: "another key",
+		Key: secret.New(pkcs8(t, newEC(elliptic.P256()))), Resource: r.URL}, "")
+	wantFailure(t, "another key", err, "refused invalid_client", "")
+}
+
+// decodeAssertion returns the header and the claims of a JWT.
+func decodeAssertion(t testing.TB, assertion string) (header, claims map[string]any) {
+	t.Helper()
+	for i, part := range strings.Split(assertion, ".")[:2] {
+		raw, err := base64.RawURLEncoding.DecodeString(part)
+		heraldtest.Must(t, err)
+		heraldtest.Must(t, json.Unmarshal(raw, []*map[string]any{&header, &claims}[i]))
+	}
+	return header, claims
 }
 
 // TestAlgorithm checks that the signer uses the first of the key's algorithms that the server accepts.
