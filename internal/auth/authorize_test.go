@@ -158,7 +158,7 @@ func TestOAuthKeepsItsPath(t *testing.T) {
 	for option, cred := range map[string]oauth.Credential{"token set 1:7 --origin https://evil.example/mcp --client-id …": clientOf(""), "token login 1:7": loginOf("r")} {
 		w := newRenewing(t, cred)
 		w.token.Path = "/mcp"
-		z := w.newAuthorizer()
+		z := w.newWorker()
 		for _, elsewhere := range []string{"https://evil.example/mcp", renewOrigin + "/evil/mcp"} {
 			_, err := z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(elsewhere))
 			wantHeld(t, err, "the agent moved: it is at "+elsewhere)
@@ -307,7 +307,7 @@ func TestWithTokenRefresh(t *testing.T) {
 	} {
 		w := newRenewing(t, tt.cred)
 		w.token.Path = "/mcp"
-		z := w.newAuthorizer()
+		z := w.newWorker()
 		a := must(z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp")))
 		calls := 0
 		err := z.WithTokenRefresh(t.Context(), a, func(_ context.Context, e mcpcall.Endpoint) error {
@@ -351,7 +351,7 @@ func TestWithTokenRefresh(t *testing.T) {
 	// A token that was not sent is not renewed.
 	w := newRenewing(t, clientOf(""))
 	bare := &Authorization{Endpoint: endpointAt(renewOrigin + "/mcp")}
-	err := w.newAuthorizer().WithTokenRefresh(t.Context(), bare, func(context.Context, mcpcall.Endpoint) error { return invalid })
+	err := w.newWorker().WithTokenRefresh(t.Context(), bare, func(context.Context, mcpcall.Endpoint) error { return invalid })
 	if !errors.Is(err, invalid) || bare.Refreshed() || w.countRequests() != 0 {
 		t.Errorf("%v, %d token requests", err, w.countRequests())
 	}
@@ -366,7 +366,7 @@ func TestRefusedTokensOfTwoWorkers(t *testing.T) {
 	for name, third := range map[string]error{"accepted": nil, "refused": invalid} {
 		w := newRenewing(t, clientOf(""))
 		w.token.Path = "/mcp"
-		idle, busy := w.newAuthorizer(), w.newAuthorizer()
+		idle, busy := w.newWorker(), w.newWorker()
 		attempt := func(z *Authorizer, answers map[string]error, want ...string) error {
 			a := must(z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp")))
 			var sent []string

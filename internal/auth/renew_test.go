@@ -211,12 +211,6 @@ func (w *renewing) newWorker() *Authorizer {
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 
-// newAuthorizer returns an Authorizer of another worker.
-func (w *renewing) newAuthorizer() *Authorizer {
-	return must(New(Config{Ledger: w.renewals, Records: w.renewals, Keys: w.keys, Classify: classify.Error, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
-		Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
-}
-
 // tokenRequest is one for the credential as it is stored now.
 func (w *renewing) tokenRequest() tokenRequest {
 	w.renewals.mu.Lock()

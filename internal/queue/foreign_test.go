@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -18,9 +17,7 @@ import (
 func TestForeignTasksReturn(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
-	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := openLogged(t, &log)
 	tasks := map[string][]asynq.Option{
 		"retries": nil, "again": nil, "last": {asynq.MaxRetry(0)},
 		"late": {asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(-time.Hour))},
@@ -33,6 +30,7 @@ func TestForeignTasksReturn(t *testing.T) {
 		for id := range tasks {
 			var i *asynq.TaskInfo
 			heraldtest.AwaitState(t, func() bool {
+				var err error
 				i, err = q.inspector.GetTaskInfo("default", id)
 				return err == nil && i.State == asynq.TaskStateRetry
 			}, func() string { return id + " is not returned: " + i.State.String() })
@@ -95,9 +93,7 @@ func TestForeignTasksReturn(t *testing.T) {
 func TestExpiredJobIsLogged(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
-	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := openLogged(t, &log)
 	serve(t, q, handler{}, 1)
 	for _, id := range []string{"one", "two"} {
 		enqueueForeign(t, q, asynq.NewTask(kind, []byte("{}")), asynq.TaskID(id), asynq.Queue("default"),
@@ -131,9 +127,7 @@ func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 func TestUnreadQueues(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
-	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := openLogged(t, &log)
 	kinds := []string{"NewFeedback"}
 	for _, task := range [][2]string{{"jobs", "NewFeedback"}, {"mail", "email:send"}, {"default", "NewFeedback"},
 		{"read", "NewFeedback"}, {"read", "NewFeedback"}} { // one of them stays pending
@@ -164,9 +158,7 @@ func TestUnreadQueues(t *testing.T) {
 // TestNoIntakeLeavesDefaultAlone: with HERALD_REDIS_INTAKE=off, Herald takes no tasks from the queue default.
 func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	t.Parallel()
-	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), NoIntake: true, Logger: slog.New(slog.DiscardHandler)})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := open(t, func(c *Config) { c.NoIntake = true })
 	for queue, body := range map[string]string{"default": "theirs", "first": "ours"} {
 		enqueueForeign(t, q, asynq.NewTask(kind, []byte(body)), asynq.TaskID(body), asynq.Queue(queue))
 	}

@@ -21,14 +21,24 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 const kind = "NewFeedback"
 
 // open connects to a Redis of the test's own.
-func open(t testing.TB) *Queue {
+func open(t testing.TB, adapt ...func(*Config)) *Queue {
 	t.Helper()
-	return openAt(t, heraldtest.Redis(t))
+	return openAt(t, heraldtest.Redis(t), adapt...)
 }
 
-func openAt(t testing.TB, url string) *Queue {
+// openLogged connects to a real Redis, and writes to log.
+func openLogged(t testing.TB, log *heraldtest.Log) *Queue {
 	t.Helper()
-	q, err := Open(Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
+	return openAt(t, heraldtest.RealRedis(t), func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) })
+}
+
+func openAt(t testing.TB, url string, adapt ...func(*Config)) *Queue {
+	t.Helper()
+	cfg := Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	q, err := Open(cfg)
 	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := q.Close(); err != nil {

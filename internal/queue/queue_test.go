@@ -154,9 +154,7 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 // TestPingWithWrongPassword: Redis takes writes, so the error must not say otherwise.
 func TestPingWithWrongPassword(t *testing.T) {
 	t.Parallel()
-	q, err := Open(Config{URL: secret.New(strings.Replace(heraldtest.Redis(t), "://", "://nobody:wrong@", 1))})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := openAt(t, strings.Replace(heraldtest.Redis(t), "://", "://nobody:wrong@", 1))
 	heraldtest.Fails(t, "a ping", q.Ping(heraldtest.Within(t, 10*time.Second)), "reach Redis: WRONGPASS")
 }
 

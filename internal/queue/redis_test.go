@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -106,12 +105,7 @@ func TestDeadlinesAreKept(t *testing.T) {
 // context.
 func TestLanesOfFrozenRedis(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	heraldtest.Must(t, err)
-	defer silent.Close()
-	q, err := Open(Config{URL: secret.New("redis://" + silent.Addr().String())})
-	heraldtest.Must(t, err)
-	defer q.Close()
+	q := openAt(t, "redis://"+heraldtest.Silent(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := q.Lanes(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -2,11 +2,9 @@ package queue
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -68,12 +66,7 @@ func TestMarkerHoldsStartTime(t *testing.T) {
 
 func TestClientDoesNotWait(t *testing.T) {
 	t.Parallel()
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = mute.Close() })
-	q, err := Open(Config{URL: secret.New("redis://" + mute.Addr().String())})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = q.Close() })
+	q := openAt(t, "redis://"+heraldtest.Silent(t))
 	c := q.Client(50 * time.Millisecond)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx := heraldtest.Within(t, 5*time.Second)

@@ -265,13 +265,3 @@ func TestShownEndpoint(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
-
-func BenchmarkLookup(b *testing.B) {
-	w := watch(b, `{"servers": {"8453:42": {"url": "https://a.example"}}}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if s, ok := w.Lookup(8453, "42"); !ok || s.Disables() {
-			b.Fatal(s)
-		}
-	}
-}

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,9 +20,7 @@ import (
 // address, and not the password.
 func TestConnectionFailsInOneSentence(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no server answers
-	heraldtest.Must(t, err)
-	t.Cleanup(func() { _ = silent.Close() })
+	silent := heraldtest.Silent(t)
 	for name, c := range map[string]struct {
 		url  string
 		want string
@@ -32,7 +29,7 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 		"refused, with and without TLS": {"postgres://u:hunter2@127.0.0.1:1/d", "connect to Postgres at 127.0.0.1:1: connection refused", syscall.ECONNREFUSED},
 		"several hosts":                 {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "connect to Postgres at 127.0.0.1:1 (127.0.0.1): connection refused; 127.0.0.1:2 (127.0.0.1): connection refused", syscall.ECONNREFUSED},
 		"no socket":                     {"postgres://u@/d?host=/nowhere/at/all", "connect to the Postgres socket in /nowhere/at/all: no such file or directory", syscall.ENOENT},
-		"says nothing":                  {"postgres://u:hunter2@" + silent.Addr().String() + "/d", "connect to Postgres at " + silent.Addr().String() + ": ", context.DeadlineExceeded},
+		"says nothing":                  {"postgres://u:hunter2@" + silent + "/d", "connect to Postgres at " + silent + ": ", context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
