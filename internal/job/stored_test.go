@@ -5,21 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"pgregory.net/rapid"
 )
 
 const secretText = "s3cret-header-value"
 
 // storedOf encodes and decodes a job. It fails if Postgres would reject the JSON or if the JSON contains a secret.
-func storedOf(t rapid.TB, j Job) ([]byte, Job) {
+func storedOf(t testing.TB, j Job) ([]byte, Job) {
 	raw, err := json.Marshal(j)
 	if err != nil {
 		t.Fatalf("encode: %v", err)
@@ -81,79 +82,72 @@ func jsonb(raw []byte) error {
 	}
 }
 
-// anyText generates JSON string literals with any runes, escapes of any code unit, and bytes that are not UTF-8.
-func anyText() *rapid.Generator[string] {
-	return rapid.Custom(func(t *rapid.T) string {
-		var b strings.Builder
-		b.WriteByte('"')
-		for range rapid.IntRange(0, 6).Draw(t, "parts") {
-			switch rapid.IntRange(0, 2).Draw(t, "part") {
-			case 0:
-				raw, _ := json.Marshal(rapid.String().Draw(t, "text"))
-				b.Write(raw[1 : len(raw)-1])
-			case 1:
-				fmt.Fprintf(&b, `\u%04x`, rapid.OneOf(rapid.Uint16(), rapid.Uint16Range(0xD7FF, 0xE000), rapid.Just(uint16(0))).Draw(t, "unit"))
-			case 2:
-				b.WriteByte(rapid.ByteRange(0x80, 0xFF).Draw(t, "byte"))
-			}
-		}
-		b.WriteByte('"')
-		return b.String()
-	})
-}
-
-func anyJSON(depth int) *rapid.Generator[string] {
-	leaves := []*rapid.Generator[string]{anyText(), rapid.SampledFrom([]string{"null", "true", "0", "-0", "1.50", "1e300", "-1E-300", "123456789012345678901234567890"})}
-	if depth > 0 {
-		leaves = append(leaves,
-			rapid.Map(rapid.SliceOfN(anyJSON(depth-1), 0, 3), func(list []string) string { return "[" + strings.Join(list, ",") + "]" }),
-			anyObject(depth))
-	}
-	return rapid.OneOf(leaves...)
-}
-
-func anyObject(depth int) *rapid.Generator[string] {
-	return rapid.Custom(func(t *rapid.T) string {
-		var fields []string
-		for i := range rapid.IntRange(0, 3).Draw(t, "fields") {
-			fields = append(fields, fmt.Sprintf(`"%d%s:%s`, i, anyText().Draw(t, "name")[1:], anyJSON(depth-1).Draw(t, "field")))
-		}
-		return "{" + strings.Join(fields, ",") + "}"
-	})
-}
-
-// anyJob generates lines, most of which Parse accepts.
-func anyJob() *rapid.Generator[string] {
-	return rapid.Custom(func(t *rapid.T) string {
-		text := func(name string) string { return name + "=" + anyText().Draw(t, name) }
-		action := rapid.SampledFrom([]string{``, `null`, `{"toolName":"agent.receiveX","timeoutMs":2000}`,
-			`{"payloadTemplate":{"a":["{{agentId}} {{ chain_id }}"],"b":{}},"includeFileContent":false}`,
-			`{"resolveEndpoint":false,"verifyFileHash":false,"endpoint":{"transport":"http","url":"https://a.example/?q=<x>","headers":{"X-Key":"` + secretText + `"}}}`,
-			`{"resolveEndpoint":false,"endpoint":{"transport":"stdio","command":"/bin/x","args":["a\u0000","b"]}}`}).Draw(t, "action")
-		changes := []string{"action=" + action, "meta=" + rapid.OneOf(rapid.Just(""), anyObject(3)).Draw(t, "meta"),
-			fmt.Sprintf(`agentId="%d"`, rapid.Uint64().Draw(t, "agentId")), fmt.Sprintf(`blockNumber="%d"`, rapid.Uint64Range(0, 1<<63-1).Draw(t, "block"))}
-		index := fmt.Sprintf(`feedbackIndex="%d"`, rapid.Uint64Range(1, 1<<64-1).Draw(t, "index"))
-		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+// strangeText returns a JSON string with any runes, escapes of any code unit, and bytes that are not UTF-8.
+func (g *generator) strangeText() string {
+	var b strings.Builder
+	for range g.IntN(7) {
+		switch g.IntN(3) {
 		case 0:
-			return response(append(changes, index, text("responseURI"))...)
+			text, _ := json.Marshal(string([]rune{pick(g, '"', '<', rune(g.IntN(128))), rune(g.IntN(unicode.MaxRune + 1))}))
+			b.Write(text[1 : len(text)-1])
 		case 1:
-			return validation(append(changes, text("responseURI"), text("tag"), fmt.Sprintf("response=%d", rapid.IntRange(0, 100).Draw(t, "response")))...)
+			fmt.Fprintf(&b, `\u%04x`, pick(g, g.IntN(1<<16), 0xD7FF+g.IntN(0x802), 0))
 		case 2:
-			return feedback(append(changes, index, "value=", "valueDecimals=", fmt.Sprintf("score=%d", rapid.IntRange(0, 100).Draw(t, "score")), text("tag1"))...)
+			b.WriteByte(byte(0x80 + g.IntN(0x80)))
 		}
-		value := fmt.Sprintf(`value="%d%d"`, rapid.Int64().Draw(t, "value"), rapid.Uint32Range(0, 1e9).Draw(t, "more"))
-		return feedback(append(changes, index, value, text("tag1"), text("tag2"), text("endpoint"), text("feedbackURI"))...)
-	})
+	}
+	return `"` + b.String() + `"`
+}
+
+func (g *generator) strangeJSON(depth int) string {
+	switch {
+	case depth == 0 || g.IntN(2) == 0:
+		return pick(g, g.strangeText(), "null", "true", "0", "-0", "1.50", "1e300", "-1E-300", "123456789012345678901234567890")
+	case g.IntN(2) == 0:
+		return g.strangeObject(depth)
+	}
+	var list []string
+	for range g.IntN(4) {
+		list = append(list, g.strangeJSON(depth-1))
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+func (g *generator) strangeObject(depth int) string {
+	var fields []string
+	for i := range g.IntN(4) {
+		fields = append(fields, fmt.Sprintf(`"%d%s:%s`, i, g.strangeText()[1:], g.strangeJSON(depth-1)))
+	}
+	return "{" + strings.Join(fields, ",") + "}"
+}
+
+// strangeJob returns a valid job, with strange texts if it is not in the old backend's form.
+func (g *generator) strangeJob(turn int) string {
+	m := g.valid(turn)
+	if _, old := m["action_type"]; old {
+		return change(m, nil)
+	}
+	changes := []string{"meta=" + pick(g, "", g.strangeObject(3))}
+	for _, name := range []string{"tag1", "tag2", "endpoint", "feedbackURI", "responseURI", "tag"} {
+		if _, ok := m[name]; ok {
+			changes = append(changes, name+"="+g.strangeText())
+		}
+	}
+	if g.IntN(3) == 0 {
+		changes = append(changes, `action={"resolveEndpoint":false,"endpoint":`+pick(g, `{"transport":"stdio","command":"/bin/x","args":["a\u0000","b"]}}`,
+			`{"transport":"http","url":"https://a.example/?q=<x>","headers":{"X-Key":"`+secretText+`"}}}`))
+	}
+	return change(m, changes)
 }
 
 func TestStoredRoundTrip(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		line := anyJob().Draw(t, "line")
-		j, err := Parse([]byte(line), Limits{})
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
+	g := &generator{rand.New(rand.NewPCG(1, 2))}
+	for turn := range 500 {
+		if turn%5 == 4 {
+			continue // AgentUpdated, which is not stored
 		}
+		j := mustParse(t, g.strangeJob(turn))
 		raw, back := storedOf(t, j)
 		if e := j.Action.Endpoint; e != nil {
 			e.Headers = nil // secrets are not stored
@@ -170,9 +164,8 @@ func TestStoredRoundTrip(t *testing.T) {
 		heraldtest.Equal(t, "the job that was read back from "+string(raw), back, j)
 		// The stored form is itself a valid job.
 		back.Sanitized = nil
-		if raw, err = json.Marshal(back); err != nil {
-			t.Fatal(err)
-		}
+		raw, err := json.Marshal(back)
+		heraldtest.Must(t, err)
 		again, err := Parse(raw, Limits{})
 		if err != nil || again.Key() != j.Key() {
 			t.Fatalf("%s: %v", raw, err)
@@ -180,7 +173,7 @@ func TestStoredRoundTrip(t *testing.T) {
 		if field, conflict := again.Conflict(j); conflict {
 			t.Fatalf("%s differs: %s", field, raw)
 		}
-	})
+	}
 }
 
 func TestStoredForm(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reporter contains the methods of testing.TB that Equal needs. rapid's tests implement only these.
+// reporter contains the methods of testing.TB that Equal needs. The tests of Equal implement only these.
 type reporter interface {
 	Helper()
 	Errorf(format string, args ...any)
