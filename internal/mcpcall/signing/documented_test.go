@@ -3,13 +3,10 @@
 package signing_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,118 +15,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/agentherald/herald/internal/testing/trial/npm"
 )
 
-// These tests run the agents to which docs/agent.md links, as they are. `make thirdparty` runs the tests.
-
-var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7", "tsx@4.23.15"}
-
-// documented returns the code block of sdk/typescript/README.md that starts with begins.
-func documented(t testing.TB, begins string) string {
-	t.Helper()
-	page, err := os.ReadFile("../../../sdk/typescript/README.md")
-	heraldtest.Must(t, err)
-	_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
-	code, _, closed := strings.Cut(rest, "\n```\n")
-	if !found || !closed {
-		t.Fatalf("the page has no code that begins with %q", begins)
-	}
-	return begins + code + "\n"
-}
+// These tests run the Python agents to which docs/agent.md links, as they are. `make thirdparty` runs the tests.
+// TestThirdPartyTypeScript runs the TypeScript agent.
 
 func writeFile(t testing.TB, dir, name, text string) {
 	t.Helper()
 	heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
-// freePort returns a port that was free a moment ago.
-func freePort(t testing.TB) string {
-	t.Helper()
-	address := heraldtest.Address(t)
-	_, port, err := net.SplitHostPort(address)
-	heraldtest.Must(t, err)
-	return port
-}
-
-// TestDocumentedTypeScript checks that the package's agent, which uses @agentherald/receiver, accepts only its Herald.
-func TestDocumentedTypeScript(t *testing.T) {
-	h := newHerald(t)
-	ctx := heraldtest.Within(t, 3*time.Minute)
-	node, err := npm.Node(ctx)
-	heraldtest.Must(t, err)
-	installed, err := npm.Install(ctx, documentedPackages...)
-	heraldtest.Must(t, err)
-	dir, port := t.TempDir(), freePort(t)
-	own := "http://127.0.0.1:" + port
-	agent := documented(t, "import { createServer }")
-	for old, by := range map[string]string{"https://herald.example": h.server.URL, "https://agent.example": own, "8081": port} {
-		if strings.Count(agent, old) != 1 {
-			t.Fatalf("the agent of the page does not contain %s once", old)
-		}
-		agent = strings.Replace(agent, old, by, 1)
-	}
-	writeFile(t, dir, "agent.mts", agent)
-	heraldtest.Must(t, installed.Receiver(ctx, "../../../sdk/typescript", dir))
-	var said bytes.Buffer
-	run, stop := context.WithCancel(ctx)
-	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.mts")
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &said, &said, 5*time.Second
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx stops its child process
-	heraldtest.Must(t, cmd.Start())
-	defer func() {
-		stop()
-		_ = cmd.Wait()
-		if n := strings.Count(said.String(), "feedback 1 from"); n != 1 {
-			t.Errorf("the agent's handler stored the feedback %d times", n)
-		}
-		if t.Failed() {
-			t.Log(said.String())
-		}
-	}()
-	heraldtest.AwaitState(t, func() bool {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	}, func() string { return "the agent does not listen" })
-
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guardtest.Loopback(t, nil), Signer: h.ring})
-	heraldtest.Must(t, err)
-	defer func() { _ = pool.Close(ctx) }()
-	arguments := map[string]any{"value": "95", "valueDecimals": 0, "tag1": "ünï ✓", "tag2": "", "clientAddress": "0x00000000000000000000000000000000000000AA",
-		"feedbackIndex": 1, "fileUri": nil, "fileHash": nil, "fileContent": nil, "fileVerification": "not_given", "fileSource": nil, "blockNumber": nil,
-		"timestamp": nil, "agentId": "42", "agentRegistry": "eip155:8453:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432", "chainId": 8453, "transactionHash": nil,
-		"logIndex": nil, "endpoint": "", "deliveryId": "5b0e0000-0000-8000-8000-000000000001"}
-	call := func() (mcpcall.Answer, error) {
-		return pool.Call(ctx, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: own + "/mcp?a=%20b"},
-			mcpcall.Request{Tool: "agent.receiveFeedback", Arguments: arguments})
-	}
-	for range 2 {
-		answer, err := call()
-		if err != nil || answer.IsError || !strings.Contains(answer.Text, `"acknowledged":true`) {
-			t.Fatalf("%+v, %v", answer, err)
-		}
-	}
-	arguments["chainId"], arguments["deliveryId"] = 1, "5b0e0000-0000-8000-8000-000000000002"
-	if answer, err := call(); err != nil || !answer.IsError || answer.Text != "not my chain" {
-		t.Fatalf("%+v, %v", answer, err)
-	}
-	h.refusals(t, own, func(r *http.Request) int {
-		r.URL.Scheme, r.URL.Host, r.RequestURI = "http", "127.0.0.1:"+port, ""
-		res, err := http.DefaultClient.Do(r)
-		heraldtest.Must(t, err)
-		_ = res.Body.Close()
-		return res.StatusCode
-	})
-}
-
-// TestDocumentedPython checks the same for the Python middleware. Its agent does not run here, because its SDK
-// is not available.
+// TestDocumentedPython checks that the Python middleware accepts only its Herald. Its agent does not run here, because its
+// SDK is not available.
 func TestDocumentedPython(t *testing.T) {
 	h := newHerald(t)
 	dir := t.TempDir()

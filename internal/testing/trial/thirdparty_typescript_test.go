@@ -140,7 +140,7 @@ type packedAgent struct {
 // receiveOnce delivers a feedback, repeats the delivery, and delivers a revocation.
 func (r *packedAgent) receiveOnce() {
 	r.t.Helper()
-	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
+	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"ünï ✓"}`)[0]
 	r.await(1, first)
 	if _, err := r.Run(r.ctx, "delivery", "replay", "--force", first.String()); err != nil {
 		r.t.Fatal(err)

@@ -76,6 +76,7 @@ test("a request that was changed or forged is refused", async () => {
       new Request(r.url, { method: "PUT", headers: r.headers, body: await r.clone().text() }),
     "another content type": (r) => change(r, { "content-type": "text/plain" }),
     "another header of MCP": (r) => change(r, { "mcp-session-id": "s" }),
+    "another revision of MCP": (r) => change(r, { "mcp-protocol-version": "2025-06-18" }),
     "another digest": (r) => change(r, { "content-digest": "sha-512=:AAAA:" }),
     "another signer": (r) => change(r, { "signature-agent": 'sig1="https://stranger.example"' }),
     "a longer life": input("expires=1", "expires=2"),
