@@ -8,7 +8,7 @@
 //
 // Package callers refuses callers other than one Herald. Package receivertest is a Herald for an agent's own tests.
 //
-// Invariants: a handler runs only with arguments that match the published schema, never twice at the same time for
-// one deliveryId, and not again after it has succeeded, for as long as the Store knows the id. No text of a handler's
-// error or panic leaves the process, except that of Reject.
+// Invariants: a handler runs only with arguments that match the published schema, in one process never twice at the
+// same time for one deliveryId, and not again after it has succeeded, for as long as the Store knows the id. No text of
+// a handler's error or panic leaves the process, except that of Reject.
 package receiver

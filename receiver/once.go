@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Store remembers which deliveries an agent has processed. Implementations are safe for concurrent use. Several
@@ -71,11 +72,19 @@ type flight struct {
 	err  error
 }
 
+// waitTime bounds how long a call waits for another call of its delivery. The last element of a batch may begin to wait
+// after batchTime, and Herald waits 30 seconds for the answer.
+const waitTime = 10 * time.Second
+
+// errStillRunning is the result of a call that waited for waitTime.
+var errStillRunning = errors.New("the handler of an earlier call for this delivery is still running")
+
 // errAborted is the result of a call whose goroutine ended by a panic or runtime.Goexit.
 var errAborted = errors.New("the call for this delivery was aborted")
 
-// do runs process, unless the delivery was processed before. If a call for the delivery is running, do waits for it
-// and returns its result. duplicate reports that process did not run. A call that failed is not remembered.
+// do runs process, unless the delivery was processed before. If a call for the delivery is running, do waits for it,
+// at most waitTime, and returns its result. duplicate reports that process did not run. A call that failed is not
+// remembered.
 func (o *once) do(ctx context.Context, deliveryID string, process func() error) (duplicate bool, err error) {
 	o.mu.Lock()
 	if other, runs := o.running[deliveryID]; runs {
@@ -83,6 +92,8 @@ func (o *once) do(ctx context.Context, deliveryID string, process func() error) 
 		select {
 		case <-other.done:
 			return true, other.err
+		case <-time.After(waitTime):
+			return true, errStillRunning
 		case <-ctx.Done():
 			return true, ctx.Err()
 		}

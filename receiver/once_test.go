@@ -85,35 +85,62 @@ func TestSlowBatch(t *testing.T) {
 			<-time.After(batchTime - time.Second)
 			return nil
 		}})
-		var elements []string
-		for i := range 4 { // of one client each
-			elements = append(elements, fmt.Sprintf(`{"value":"95","valueDecimals":0,"tag1":"","tag2":"","clientAddress":"0x%039dA",
-				"feedbackIndex":1,"fileUri":null,"fileHash":null,"fileContent":null,"fileVerification":"not_given","fileSource":null,
-				"blockNumber":null,"timestamp":null,"agentId":"42","agentRegistry":"eip155:1:0x00000000000000000000000000000000000000AA",
-				"chainId":1,"transactionHash":null,"logIndex":0,"endpoint":"","deliveryId":"5b0e1c1e-9dad-41d1-80b4-00c04fd430c%d"}`, i, i))
-		}
-		answer, err := json.Marshal(agent.HandleMessage(t.Context(), json.RawMessage(`{"jsonrpc":"2.0","id":1,"method":"tools/call",
-			"params":{"name":"agent.receiveFeedbackBatch","arguments":{"deliveries":[`+strings.Join(elements, ",")+`]}}}`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var decoded struct {
-			Result struct{ StructuredContent struct{ Results []Result } }
-		}
-		if err = json.Unmarshal(answer, &decoded); err != nil {
-			t.Fatal(err)
-		}
-		var statuses []string
-		for _, r := range decoded.Result.StructuredContent.Results {
-			statuses = append(statuses, r.Status)
-		}
+		statuses := callBatch(t, agent, 4)
 		if !slices.Equal(statuses, []string{StatusAccepted, StatusAccepted, StatusRetry, StatusRetry}) {
-			t.Errorf("%q: %s", statuses, answer)
+			t.Errorf("%q", statuses)
 		}
 		if took := time.Since(began); calls != 2 || took > 2*batchTime {
 			t.Errorf("%d calls in %s", calls, took)
 		}
 	})
+}
+
+// TestBatchBehindRunningHandler checks that a handler that does not end delays a batch with its delivery for a bounded
+// time, so that Herald gets the results of the other deliveries.
+func TestBatchBehindRunningHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		agent, release, running := server.NewMCPServer("agent", "1"), make(chan struct{}), 0
+		Register(agent, Handlers{OnFeedback: func(context.Context, Feedback) error {
+			if running++; running == 1 {
+				<-release
+			}
+			return nil
+		}})
+		go callBatch(t, agent, 1)
+		synctest.Wait()
+		began := time.Now()
+		if statuses := callBatch(t, agent, 3); !slices.Equal(statuses, []string{StatusRetry, StatusAccepted, StatusAccepted}) {
+			t.Errorf("%q", statuses)
+		}
+		if took := time.Since(began); took > batchTime {
+			t.Errorf("it took %s", took)
+		}
+		close(release)
+	})
+}
+
+// callBatch calls the batch tool with n pieces of feedback, of one client each, and returns the statuses of the results.
+func callBatch(t *testing.T, agent *server.MCPServer, n int) (statuses []string) {
+	var elements []string
+	for i := range n {
+		elements = append(elements, fmt.Sprintf(`{"value":"95","valueDecimals":0,"tag1":"","tag2":"","clientAddress":"0x%039dA",
+			"feedbackIndex":1,"fileUri":null,"fileHash":null,"fileContent":null,"fileVerification":"not_given","fileSource":null,
+			"blockNumber":null,"timestamp":null,"agentId":"42","agentRegistry":"eip155:1:0x00000000000000000000000000000000000000AA",
+			"chainId":1,"transactionHash":null,"logIndex":0,"endpoint":"","deliveryId":"5b0e1c1e-9dad-41d1-80b4-00c04fd430c%d"}`, i, i))
+	}
+	answer, err := json.Marshal(agent.HandleMessage(t.Context(), json.RawMessage(`{"jsonrpc":"2.0","id":1,"method":"tools/call",
+		"params":{"name":"agent.receiveFeedbackBatch","arguments":{"deliveries":[`+strings.Join(elements, ",")+`]}}}`)))
+	var decoded struct {
+		Result struct{ StructuredContent struct{ Results []Result } }
+	}
+	if err = errors.Join(err, json.Unmarshal(answer, &decoded)); err != nil {
+		t.Errorf("%s: %v", answer, err)
+	}
+	for _, r := range decoded.Result.StructuredContent.Results {
+		statuses = append(statuses, r.Status)
+	}
+	return statuses
 }
 
 // TestMemoryStoreIsBounded checks that the store evicts the oldest ids beyond its limit.

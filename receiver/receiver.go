@@ -22,7 +22,8 @@ import (
 // A handler returns nil when it has stored the event. Herald then counts it as delivered. If it returns an error,
 // Herald calls again, with growing pauses, for about 18 hours. An error of Reject ends the delivery instead. Herald
 // waits 30 seconds for an answer, so a handler stores and does the work later. It needs a time limit of its own: until
-// it returns, it is not called again for the delivery, and later calls of Herald wait for it.
+// it returns, it is not called again for the delivery. A later call of Herald waits for it for 10 seconds at most, and
+// is then answered with an error, so that Herald calls again.
 //
 // Handlers run concurrently. The feedback of one client arrives in the order of FeedbackIndex.
 type Handlers struct {
