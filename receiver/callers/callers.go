@@ -112,7 +112,6 @@ func MustNew(cfg Config) *Verifier {
 // 503, so that Herald retries.
 func (v *Verifier) Require(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, v.cfg.MaxBody)
 		err := v.Check(r)
 		var large *http.MaxBytesError
 		switch {
@@ -141,7 +140,8 @@ var (
 const agentMember = `"signature-agent";key="sig1"`
 
 // Check verifies one request. It reads the body and replaces it by a copy that can be read again. It accepts a
-// signature once; a second request with the same signature is a replay.
+// signature once; a second request with the same signature is a replay. If the body is larger than MaxBody, the error
+// wraps an *http.MaxBytesError.
 func (v *Verifier) Check(r *http.Request) error {
 	header := func(name string) string { return strings.Join(r.Header.Values(name), ", ") }
 	form := input.FindStringSubmatch(header("Signature-Input"))
@@ -170,7 +170,7 @@ func (v *Verifier) Check(r *http.Request) error {
 	if header("Signature-Agent") != `sig1="`+v.cfg.Herald+`"` {
 		return errors.New("it names another signer")
 	}
-	if err := checkDigest(r); err != nil {
+	if err := checkDigest(r, v.cfg.MaxBody); err != nil {
 		return err
 	}
 
@@ -271,10 +271,10 @@ func (v *Verifier) remember(nonce string, until time.Time) bool {
 	return !known
 }
 
-// checkDigest compares the body with Content-Digest, which the signature covers if there is a body. It replaces the
-// body by a copy.
-func checkDigest(r *http.Request) error {
-	body, err := io.ReadAll(r.Body)
+// checkDigest compares the body, of at most limit bytes, with Content-Digest, which the signature covers if there is a
+// body. It replaces the body by a copy.
+func checkDigest(r *http.Request, limit int64) error {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
 	if err != nil {
 		return fmt.Errorf("its body cannot be read: %w", err)
 	}

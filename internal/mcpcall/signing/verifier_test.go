@@ -319,6 +319,10 @@ func TestRequire(t *testing.T) {
 			t.Errorf("%s: %d %s, body %s", name, w.Code, w.Body, got)
 		}
 	}
+	var large *http.MaxBytesError
+	if err := v.Check(h.request(http.MethodPost, "/mcp", strings.Repeat("x", 101))); !errors.As(err, &large) {
+		t.Errorf("much, to Check alone: %v", err)
+	}
 }
 
 // FuzzCheck checks that requests of a different Herald are refused for any headers, without a panic.
