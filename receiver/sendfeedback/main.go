@@ -20,6 +20,7 @@ import (
 func main() {
 	var f receiver.Feedback
 	flag.StringVar(&f.Value, "value", "95", "the rating, a whole `number`")
+	flag.IntVar(&f.ValueDecimals, "decimals", 0, "the `number` of decimals of -value: 9977 with 2 is 99.77")
 	flag.StringVar(&f.Tag1, "tag", "", "the client's own `word`")
 	flag.StringVar(&f.ClientAddress, "client", "", "the `address` of the client; default: a sample")
 	flag.Uint64Var(&f.FeedbackIndex, "index", 1, "the `number` of this feedback among those of the client")
