@@ -25,11 +25,11 @@ func (s *Server) guard(route Route) http.Handler {
 		}
 		if !caller.May(route.Scope) {
 			if caller.Name == anonymous {
-				askForToken(w, route, "this needs a token with the scope "+string(route.Scope)+
+				askForToken(w, r, route, "this needs a token with the scope "+string(route.Scope)+
 					": HERALD_API_TOKEN, or one of `worker api-token create`")
 				return
 			}
-			AnswerError(w, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
+			refuseRequest(w, r, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
 			return
 		}
 		r = r.WithContext(operator.WithCaller(r.Context(), caller))
@@ -37,7 +37,7 @@ func (s *Server) guard(route Route) http.Handler {
 			Anonymous: caller.Name == anonymous,
 			StillMay:  func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}
 		if route.Form && !s.isFormTokenGood(w, r, caller) {
-			AnswerError(w, http.StatusForbidden, "stale_form",
+			refuseRequest(w, r, http.StatusForbidden, "stale_form",
 				"this form is too old, or not of this page: go back, reload the page and try again")
 			return
 		}
@@ -72,7 +72,7 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 	case !given && s.cfg.Token.IsZero():
 		return operator.Caller{Name: anonymous, Scopes: []operator.Scope{operator.ScopeRead}}, true // on loopback only
 	case !given:
-		askForToken(w, route, "give HERALD_API_TOKEN, or a token of `worker api-token create`, as bearer token"+
+		askForToken(w, r, route, "give HERALD_API_TOKEN, or a token of `worker api-token create`, as bearer token"+
 			map[bool]string{false: ", or as password of any user"}[route.BearerOnly])
 		return c, false
 	}
@@ -86,10 +86,10 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 	case err == nil:
 		return c, true
 	case errors.Is(err, operator.ErrUnknownToken):
-		askForToken(w, route, err.Error())
+		askForToken(w, r, route, err.Error())
 	default:
 		s.cfg.Logger.Warn("looking up a token failed", logging.About(logging.Postgres), "error", err)
-		AnswerError(w, http.StatusServiceUnavailable, "unavailable",
+		refuseRequest(w, r, http.StatusServiceUnavailable, "unavailable",
 			"the database is away, so the token cannot be checked: try again")
 	}
 	return c, false
@@ -118,13 +118,13 @@ func readToken(r *http.Request, route Route) (token secret.Secret, given bool) {
 	return token, false
 }
 
-func askForToken(w http.ResponseWriter, route Route, why string) {
+func askForToken(w http.ResponseWriter, r *http.Request, route Route, why string) {
 	ask := `Basic realm="herald", charset="UTF-8"`
 	if route.BearerOnly {
 		ask = `Bearer realm="herald"`
 	}
 	w.Header().Set("WWW-Authenticate", ask)
-	AnswerError(w, http.StatusUnauthorized, "unauthorized", why)
+	refuseRequest(w, r, http.StatusUnauthorized, "unauthorized", why)
 }
 
 // isTrusted reports whether the request may see why a service does not answer.
@@ -140,8 +140,8 @@ func (s *Server) isTrusted(r *http.Request) bool {
 // refuseOtherOrigins refuses changes that a page of another origin caused.
 func refuseOtherOrigins(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
-	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		AnswerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuseRequest(w, r, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
 	}))
 	return protection.Handler(next)
 }
@@ -150,14 +150,14 @@ func refuseOtherOrigins(next http.Handler) http.Handler {
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !config.IsLoopback(parseHostname(r.Host)) {
-			AnswerError(w, http.StatusForbidden,
+			refuseRequest(w, r, http.StatusForbidden,
 				"wrong_host", "this server listens on loopback: call it as 127.0.0.1 or localhost")
 			return
 		}
 		if o := r.Header.Get("Origin"); o != "" {
 			u, err := url.Parse(o)
 			if err != nil || u.Host != r.Host {
-				AnswerError(w, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+				refuseRequest(w, r, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
 				return
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -201,13 +202,13 @@ func withoutVisitor(h http.Handler) func(http.ResponseWriter, *http.Request, Vis
 
 // serveRest answers requests that no other route serves.
 func serveRest(mounted bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !mounted {
-			AnswerError(w, http.StatusServiceUnavailable, "not_ready",
+			refuseRequest(w, r, http.StatusServiceUnavailable, "not_ready",
 				"the service is still starting: /readyz names the cause")
 			return
 		}
-		AnswerError(w, http.StatusNotFound, "not_found",
+		refuseRequest(w, r, http.StatusNotFound, "not_found",
 			"there is nothing here; the overview is at /, the API's description at /v1/openapi.json")
 	})
 }
@@ -216,7 +217,7 @@ func serveRest(mounted bool) http.Handler {
 func serveMonitor(monitor http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if monitor == nil {
-			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
+			refuseRequest(w, r, http.StatusServiceUnavailable, "not_ready", "the queue is not connected yet")
 			return
 		}
 		h := w.Header()
@@ -273,6 +274,42 @@ func AnswerProblem(w http.ResponseWriter, status int, p Problem) {
 // AnswerError is AnswerProblem for an error that is not about one field.
 func AnswerError(w http.ResponseWriter, status int, code, message string) {
 	AnswerProblem(w, status, Problem{Code: code, Message: message})
+}
+
+// refusalPage is the page of a refusal. It uses no style sheet, because that needs a token too.
+var refusalPage = template.Must(template.New("refusal").Parse(`<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{.Title}} – Herald</title>
+</head>
+<body>
+<main>
+<h1>{{.Title}}</h1>
+<p>Herald answers: {{.Message}}.</p>
+<p><a href="/">Overview</a></p>
+</main>
+</body>
+</html>
+`))
+
+// refuseRequest answers a browser with a page, and others as AnswerError does.
+func refuseRequest(w http.ResponseWriter, r *http.Request, status int, code, message string) {
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		AnswerError(w, status, code, message)
+		return
+	}
+	h := w.Header()
+	if status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "5")
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; base-uri 'none'")
+	w.WriteHeader(status)
+	_ = refusalPage.Execute(w, struct{ Title, Message string }{http.StatusText(status), message}) // or disconnected
 }
 
 // WriteJSON answers with v as JSON.

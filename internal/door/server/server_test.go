@@ -137,6 +137,25 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestRefusalPage checks that a browser gets refusals as pages.
+func TestRefusalPage(t *testing.T) {
+	t.Parallel()
+	s := start(t, "127.0.0.1:0", token)
+	s.Mount(nil, nil)
+	const browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+	for name, header := range map[string]map[string]string{
+		"401 Unauthorized":        {},
+		"403 Forbidden":           {"Host": "evil.example"},
+		"503 Service Unavailable": {"Authorization": "Bearer " + token},
+	} {
+		header["Accept"] = browser
+		res, body := ask(t, s, http.MethodGet, "/nothing", header)
+		heraldtest.Equal(t, "the status", res.Status, name)
+		heraldtest.Equal(t, name, res.Header.Get("Content-Type"), "text/html; charset=utf-8")
+		heraldtest.Contains(t, name, body, "<title>"+name[4:]+" – Herald</title>", `<a href="/">`)
+	}
+}
+
 // TestHeaderBound checks that a request may have the headers of a browser, but not so many that a flood without a token
 // fills the memory.
 func TestHeaderBound(t *testing.T) {
