@@ -67,7 +67,8 @@ func TestPages(t *testing.T) {
 		"/": "19 of 20 arrive within (p95, last hour)", "/deliveries": "Older", "/deliveries?agent=8453:1&status=waiting": "replay…", "/deliveries/" + ids[0]: "clientAddress",
 		"/agents": "8453:2", "/agents?sort=failing": "0", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
 		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
-		"/deliveries/groups":                          "None.", "/find?q=8453:1": "Newest deliveries", "/find?q=" + ids[0]: "clientAddress", "/find?q=" + ids[0][:8]: "clientAddress",
+		"/deliveries/groups":                          "None.", "/find?q=8453:1": "Newest deliveries", "/find?q=" + ids[0]: "clientAddress", "/find?q=" + ids[0][:8]: "<title>Delivery " + ids[0][:8] + " – Herald<",
+		"/agents?agent=+8453:1+": "Newest deliveries",
 	} {
 		heraldtest.Contains(t, path, w.open(200, path), want)
 	}

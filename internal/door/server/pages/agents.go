@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -35,9 +36,9 @@ type agentsPage struct {
 
 func (p *Pages) listAgents(r *request) (answer, error) {
 	q := r.URL.Query()
-	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"), Sort: q.Get("sort"),
+	page := agentsPage{State: q.Get("state"), Chain: strings.TrimSpace(q.Get("chain")), Sort: q.Get("sort"),
 		States: records.AgentStates()}
-	if agent := q.Get("agent"); agent != "" {
+	if agent := strings.TrimSpace(q.Get("agent")); agent != "" {
 		return answer{location: "/agents/" + url.PathEscape(agent)}, nil
 	}
 	f := operator.AgentFilter{State: page.State, Sort: page.Sort, Cursor: q.Get("cursor"), Limit: pageRows}

@@ -189,7 +189,7 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 	}
 	names, err := p.Operator.AgentNames(r.Context(), []erc8004.Agent{agentOf(d.Delivery)})
 	page.AgentName = names[agentOf(d.Delivery)]
-	return answer{page: "delivery", title: "Delivery", content: page}, err
+	return answer{page: "delivery", title: "Delivery " + d.ID.String()[:8], content: page}, err
 }
 
 // maxFields bounds the fields of a job on a page. The job's JSON below has all.

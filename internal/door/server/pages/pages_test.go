@@ -28,6 +28,9 @@ func TestShowText(t *testing.T) {
 		"two\nlines\t.":             "two\nlines\t.",
 		"\xff\ufffd":                `<span class="hidden-char" title="a byte that is no UTF-8">?</span>` + "\ufffd",
 		"👩‍👩‍👧 ❤️":                  "👩‍👩‍👧 ❤️",
+		"\u3164\u034f":              `<span class="hidden-char" title="a character that is not seen">U+3164</span><span class="hidden-char" title="a character that is not seen">U+034F</span>`,
+		"שלום 12":                   "<bdi>שלום 12</bdi>",
+		"z" + strings.Repeat("\u0301", 6) + "a\u0301": "z" + strings.Repeat("\u0301", 4) + `<span class="hidden-char" title="more marks on one character">…</span>a` + "\u0301",
 	} {
 		heraldtest.Equal(t, s, string(showText(s)), want)
 	}
@@ -42,7 +45,7 @@ func FuzzShowText(f *testing.F) {
 		for _, html := range []string{string(showText(s)), string(foldText(s)), string(foldCause(s)), string(foldJSON(s, json.RawMessage(s)))} {
 			rest := html
 			for _, own := range []string{`<span class="hidden-char" title="a character that is not seen">`, `<span class="hidden-char" title="a byte that is no UTF-8">`,
-				"</span>", "<details><summary>", `</summary><pre tabindex="0">`, "</pre></details>", "<code>", "</code>", " <small>", "</small>"} {
+				`<span class="hidden-char" title="more marks on one character">`, "</span>", "<details><summary>", `</summary><pre tabindex="0">`, "</pre></details>", "<code>", "</code>", " <small>", "</small>", "<bdi>", "</bdi>"} {
 				rest = strings.ReplaceAll(rest, own, "")
 			}
 			if strings.ContainsAny(rest, "<>\"'") || strings.ContainsRune(rest, '\u202e') || strings.ContainsRune(rest, 0) {
@@ -50,6 +53,15 @@ func FuzzShowText(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNames checks that a hostile name hides neither the link to its agent nor the words in a page's title.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"\u2003 ": ` class="id">8453:7</a>`, "n": `>n</a> <small class="id">8453:7</small>`} {
+		heraldtest.Contains(t, name, string(linkAgent(8453, "7", "0x8004", name)), want)
+	}
+	heraldtest.Equal(t, "a title", replaceHidden("a\u202eb é"), "a\ufffdb é")
 }
 
 func TestFold(t *testing.T) {

@@ -28,8 +28,8 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 	return template.FuncMap{
 		"static": func(name string) string { return links[name] },
 		"text":   showText, "fold": foldText, "cause": foldCause, "json": foldJSON, "pretty": showJSON,
-		"brief": showBrief,
-		"time":  showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
+		"brief": showBrief, "plain": replaceHidden,
+		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
 		"counted": countWords,
 		"explore": p.explore,
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
@@ -66,7 +66,7 @@ func linkAgent(chain uint64, id, registry, name string) template.HTML {
 		id = id[:6] + "…" + id[len(id)-4:]
 	}
 	shown := showText(fmt.Sprintf("%d:%s", chain, id))
-	if name == "" {
+	if strings.TrimSpace(name) == "" { // a link of spaces could not be clicked
 		return template.HTML(begin + ` class="id">` + string(shown) + `</a>`)
 	}
 	return template.HTML(begin + `>` + string(showBrief(name)) + `</a> <small class="id">` + string(shown) + `</small>`)
@@ -96,7 +96,7 @@ func nameChain(id uint64) string {
 }
 
 // isHidden reports whether a character is invisible or changes how others are displayed: control and format characters,
-// line and paragraph separators, private-use characters, surrogates and noncharacters.
+// line and paragraph separators, fillers, private-use characters, surrogates and noncharacters.
 func isHidden(r rune) bool {
 	switch r {
 	case '\n', '\t':
@@ -105,22 +105,55 @@ func isHidden(r rune) bool {
 		return false
 	}
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co, unicode.Cs) ||
-		unicode.Is(unicode.Noncharacter_Code_Point, r)
+		unicode.In(r, unicode.Noncharacter_Code_Point, unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// showText returns a stranger's text as HTML, with its hidden characters made visible.
+// replaceHidden returns a stranger's text for the title of a page, where no element can show hidden characters.
+func replaceHidden(s string) string {
+	return strings.Map(func(r rune) rune {
+		if isHidden(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
+
+// maxMarks bounds the combining marks and joiners of one character. More would cover the lines around it, and a browser
+// cannot wrap them.
+const maxMarks = 4
+
+// rightToLeft has the blocks of scripts that are written from right to left. They reorder numbers that follow them.
+var rightToLeft = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x590, Hi: 0x8ff, Stride: 1}, {Lo: 0xfb1d, Hi: 0xfdff, Stride: 1},
+		{Lo: 0xfe70, Hi: 0xfefc, Stride: 1}},
+	R32: []unicode.Range32{{Lo: 0x10800, Hi: 0x10fff, Stride: 1}, {Lo: 0x1e800, Hi: 0x1efff, Stride: 1}},
+}
+
+// showText returns a stranger's text as HTML, with its hidden characters made visible. It isolates text that is written
+// from right to left.
 func showText(v any) template.HTML {
 	s := fmt.Sprint(v)
 	var out strings.Builder
+	marks := 0
 	for i, r := range s {
+		if marks++; r != '\u200d' && !unicode.In(r, unicode.Mn, unicode.Me) {
+			marks = 0
+		}
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
 			out.WriteString(`<span class="hidden-char" title="a byte that is no UTF-8">?</span>`)
+		case marks > maxMarks:
+			if marks == maxMarks+1 {
+				out.WriteString(`<span class="hidden-char" title="more marks on one character">…</span>`)
+			}
 		case isHidden(r):
 			fmt.Fprintf(&out, `<span class="hidden-char" title="a character that is not seen">U+%04X</span>`, r)
 		default:
 			out.WriteString(html.EscapeString(string(r)))
 		}
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return unicode.Is(rightToLeft, r) }) {
+		return template.HTML("<bdi>" + out.String() + "</bdi>") //nolint:gosec // every character was escaped
 	}
 	return template.HTML(out.String()) //nolint:gosec // every character was escaped
 }
