@@ -17,14 +17,16 @@ document.addEventListener("htmx:load", (loaded) => {
 let current = new Date(); // when the page last showed Herald's state
 
 function showStale(why) {
-  const note = document.getElementById("stale"), text = `Not refreshed since ${current.toISOString().slice(11, 19)} UTC: ${why}`;
+  const note = document.getElementById("stale");
+  const text = `Not refreshed since ${current.toISOString().slice(11, 19)} UTC: ${why}`;
   if (note.textContent !== text) note.textContent = text; // a screen reader reads each change
 }
 
 // A refresh would close an open text and lose the focus of the keyboard or the selection, so it waits.
 function isUsed(part) {
   const selection = getSelection();
-  return part.querySelector(":focus-visible, details[open]") || !selection.isCollapsed && selection.containsNode(part, true);
+  return part.querySelector(":focus-visible, details[open]") ||
+    !selection.isCollapsed && selection.containsNode(part, true);
 }
 
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -41,8 +43,12 @@ document.addEventListener("htmx:afterSwap", () => {
   current = new Date();
   document.getElementById("stale").textContent = "";
 });
-document.addEventListener("htmx:responseError", (event) => showStale(`Herald answered ${event.detail.xhr.status}. Reload the page.`));
-for (const fault of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(fault, () => showStale("Herald does not answer."));
+document.addEventListener("htmx:responseError", (event) => {
+  showStale(`Herald answered ${event.detail.xhr.status}. Reload the page.`);
+});
+for (const fault of ["htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(fault, () => showStale("Herald does not answer."));
+}
 
 let sent = -Infinity; // when a form was sent
 document.addEventListener("submit", (event) => {
