@@ -157,7 +157,8 @@ func sameHost(next http.Handler) http.Handler {
 		if o := r.Header.Get("Origin"); o != "" {
 			u, err := url.Parse(o)
 			if err != nil || u.Host != r.Host {
-				refuseRequest(w, r, http.StatusForbidden, "wrong_origin", "requests from pages of other origins are refused")
+				refuseRequest(w, r, http.StatusForbidden, "wrong_origin",
+					"requests from pages of other origins are refused")
 				return
 			}
 		}
