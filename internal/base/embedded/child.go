@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -39,6 +40,7 @@ type program struct {
 	libs    []string  // folders for LD_LIBRARY_PATH
 	acct    account
 	onDeath syscall.Signal // signal that the kernel sends when this process dies
+	lock    *Lock          // inherited: it is held until the program and all its children have ended; nil: none
 	logger  *slog.Logger
 }
 
@@ -50,6 +52,9 @@ func (p program) newCommand(ctx context.Context) *exec.Cmd {
 	}
 	if len(p.libs) > 0 {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(p.libs, ":"))
+	}
+	if p.lock != nil {
+		cmd.ExtraFiles = []*os.File{p.lock.f}
 	}
 	cmd.SysProcAttr = p.acct.processAttr(p.onDeath)
 	// Wait must not block on a grandchild that keeps the pipe open.

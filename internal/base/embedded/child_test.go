@@ -24,7 +24,7 @@ done
 for i in $(seq 1 9); do echo "LOG:  step $i"; done
 `
 	for _, end := range []string{"exit 1", "exec sleep 60"} {
-		s := Server{name: "postgres", installed: installation{location: location{dir: "/bin", server: "sh"}},
+		s := Server{name: "postgres", base: t.TempDir(), installed: installation{location: location{dir: "/bin", server: "sh"}},
 			acct: account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}, logger: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		err := s.launch(ctx, []string{"-c", says + end}, func() (bool, error) {

@@ -9,14 +9,16 @@
 //	DIR/run.json                        addresses of the running worker (WriteRunFile)
 //	DIR/postgres/{lock,data,run}        cluster and its socket
 //	DIR/redis/{lock,data,run}           append-only file and socket of a real Redis
+//	DIR/{postgres,redis}/server.pid     process id of the running server
 //
 // Invariants:
 //   - A server ends with the process that started it. On Linux the kernel ends it (Pdeathsig); on other systems the
-//     next start stops leftover servers.
+//     next start does (lockPart).
 //   - A server has its own process group, so that a terminal's Ctrl-C reaches only this process, which stops its
 //     servers last.
 //   - Two processes never use one folder: each part holds a lock (flock) that the kernel releases when its holder dies.
-//   - For root the servers run as another user. A signal is sent only to a process that was verified to be the server.
+//     A server inherits the lock of its part, so that the lock is held until the server of a killed process has ended.
+//   - For root the servers run as another user. A signal is sent only to the server's own process group.
 //   - The environment of a server has a few fixed variables. It never contains this process's own, which may be secret.
 //
 // Schema, migrations, queues and settings belong to other packages. The package runs on Linux, macOS and the BSDs.

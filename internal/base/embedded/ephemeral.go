@@ -76,12 +76,12 @@ func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 			}
 			continue
 		}
-		// A server may still use it on systems without parent-death signals.
-		err = clearLeftover(ctx, filepath.Join(dir, "postgres", "data"), log)
-		if err == nil {
+		// A server that the process left may still use it.
+		part, err := lockPart(ctx, filepath.Join(dir, "postgres"), syscall.SIGINT, log)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = os.RemoveAll(dir)
 		}
-		if err = errors.Join(err, lock.Release()); err != nil {
+		if err = errors.Join(err, part.Release(), lock.Release()); err != nil {
 			log.Debug("an old temporary data folder stays", "dir", dir, "err", err)
 			continue
 		}

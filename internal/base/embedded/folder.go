@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // maxSocketDir is the length of the longest folder that can hold Postgres' socket: sun_path holds 103 bytes on macOS
@@ -82,15 +81,9 @@ func ensureDir(dir string) error {
 	return os.Chmod(dir, ownDirMode())
 }
 
-// freshDir replaces dir by an empty folder that only the account can enter. If the worker was killed during initdb, a
-// child of initdb may still create files in dir for a moment.
+// freshDir replaces dir by an empty folder that only the account can enter.
 func freshDir(dir string, acct account) error {
-	err := os.RemoveAll(dir)
-	for try := 0; errors.Is(err, syscall.ENOTEMPTY) && try < 100; try++ {
-		time.Sleep(20 * time.Millisecond)
-		err = os.RemoveAll(dir)
-	}
-	if err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 	return dataDir(dir, acct)

@@ -3,12 +3,13 @@ package embedded
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -158,30 +159,23 @@ func TestReadSmallRefusesOddFiles(t *testing.T) {
 	}
 }
 
-// TestFreshDirBesideInitdb: a child of a killed initdb creates files in the folder, until it does not find it.
-func TestFreshDirBesideInitdb(t *testing.T) {
+// TestLockOfChildren: a program that inherits the lock of a folder keeps it until its children have ended, although the
+// process that started it is gone.
+func TestLockOfChildren(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "data.new")
-	for range 30 {
-		if err := os.MkdirAll(filepath.Join(dir, "base"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		begun, ended := make(chan bool), make(chan bool)
-		go func() {
-			defer close(ended)
-			for n := range 300 {
-				if os.WriteFile(filepath.Join(dir, "base", fmt.Sprint(n)), nil, 0o600) != nil {
-					return
-				}
-				if n == 100 {
-					close(begun)
-				}
-			}
-		}()
-		<-begun
-		if err := freshDir(dir, account{uid: uint32(os.Geteuid())}); err != nil {
-			t.Fatal(err)
-		}
-		<-ended
+	base := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	l, err := lockPart(t.Context(), base, syscall.SIGINT, log)
+	must(t, err)
+	p := program{path: "/bin/sh", args: []string{"-c", "sleep 0.5 >/dev/null 2>&1 & echo $!"}, acct: account{uid: uint32(os.Geteuid())}, lock: l}
+	out, err := p.run(t.Context())
+	must(t, err)
+	must(t, l.Release())
+	if l, err = lockPart(t.Context(), base, syscall.SIGINT, log); err != nil {
+		t.Fatal(err)
 	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || !hasEnded(pid) {
+		t.Errorf("the folder was locked while the child %q was running", out)
+	}
+	must(t, l.Release())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -56,11 +57,32 @@ func WaitLockDir(ctx context.Context, dir string) (*Lock, error) {
 	return waitLock(ctx, filepath.Join(dir, lockName), dir)
 }
 
-// lockPart locks the folder of one server. A dying process may still hold that lock for a moment.
-func lockPart(ctx context.Context, base string) (*Lock, error) {
-	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	defer cancel()
-	return waitLock(ctx, filepath.Join(base, "lock"), base)
+// serverName is the file in the folder of a server with the process id of the server.
+const serverName = "server.pid"
+
+// lockPart locks the folder of one server. A dying process may still hold that lock for a moment. If a killed process
+// left its server, the server holds the lock until it has ended (program.lock): lockPart sends it the signal ask.
+func lockPart(ctx context.Context, base string, ask syscall.Signal, log *slog.Logger) (*Lock, error) {
+	asked := false
+	for began := time.Now(); ; {
+		l, err := tryLock(filepath.Join(base, "lock"), base)
+		inUse, isHeld := errors.AsType[*InUseError](err)
+		switch waited := time.Since(began); {
+		case !isHeld, isAlive(inUse.PID) && waited > 200*time.Millisecond:
+			return l, err
+		case waited > stopTimeout:
+			return nil, fmt.Errorf("a server that a killed process left still uses %s: end it", base)
+		case !isAlive(inUse.PID) && !asked:
+			asked = true
+			// The server is the leader of its process group. No other process has this id while the group exists.
+			if pid := readPID(filepath.Join(base, serverName)); pid > 1 && syscall.Kill(-pid, ask) == nil {
+				log.Info("stopping a server that a killed process left", "dir", base, "pid", pid)
+			}
+		}
+		if err := loop.Pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // waitLock locks the file at path; dir is the folder that errors name.
@@ -83,7 +105,7 @@ func tryLock(path, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("open the lock of %s: %w", dir, err)
 	}
 	if err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		pid := lockPID(path)
+		pid := readPID(path)
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &InUseError{Dir: dir, PID: pid}
@@ -123,7 +145,7 @@ func lockHolder(path string) (pid int, held bool, err error) {
 	case err == nil:
 		return 0, false, nil
 	case errors.Is(err, syscall.EWOULDBLOCK):
-		return lockPID(path), true, nil
+		return readPID(path), true, nil
 	default:
 		return 0, false, err
 	}
@@ -144,12 +166,11 @@ func CheckFree(dir string) error {
 	return nil
 }
 
-func lockPID(path string) int {
-	b, err := readSmall(path)
-	if err != nil {
-		return 0
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+// readPID returns the process id in the first line of a file, or 0.
+func readPID(path string) int {
+	b, _ := readSmall(path)
+	line, _, _ := strings.Cut(string(b), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil || pid <= 0 {
 		return 0
 	}

@@ -217,6 +217,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// hasEnded reports whether a process has ended. A process that only waits for its parent counts as ended on Linux.
+func hasEnded(pid int) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return !isAlive(pid) || strings.Contains(string(stat), ") Z ")
+}
+
 // needPostgres skips the test on a machine without the programs, unless skipping is forbidden. needRedis is the same
 // for Redis.
 func needPostgres(t *testing.T) {

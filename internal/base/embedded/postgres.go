@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -76,7 +75,7 @@ func (s *Server) startPostgres(ctx context.Context, cfg Config) error {
 	if major == 0 {
 		err = s.initCluster(ctx, cfg)
 	} else {
-		err = clearLeftover(ctx, s.data, s.logger)
+		err = s.removePIDFile()
 	}
 	if err == nil {
 		s.sockets, s.tempSock, err = socketFolder(s.base, s.acct)
@@ -85,6 +84,16 @@ func (s *Server) startPostgres(ctx context.Context, cfg Config) error {
 		return err
 	}
 	return s.startServer(ctx, cfg)
+}
+
+// removePIDFile removes the postmaster.pid of a killed server, which ended before the lock was acquired. The file would
+// prevent the start if another program of this user has the same process id by now, as happens in containers.
+func (s *Server) removePIDFile() error {
+	path := filepath.Join(s.data, "postmaster.pid")
+	if pid := readPID(path); pid == 0 || pid != readPID(filepath.Join(s.base, serverName)) {
+		return nil // a server of an earlier version, without the lock, may still run
+	}
+	return os.Remove(path)
 }
 
 // HasCluster reports whether the data folder contains a Postgres cluster. It creates nothing.
@@ -178,7 +187,7 @@ func (s *Server) runInitdb(ctx context.Context, cfg Config, dir string) error {
 		args = append(args, "--wal-segsize=1") // MiB, all of which a new cluster's copy contains
 	}
 	tool := program{name: "initdb", path: filepath.Join(s.installed.dir, "initdb"), args: args, libs: s.installed.libs,
-		acct: s.acct, onDeath: syscall.SIGKILL, logger: s.logger}
+		acct: s.acct, onDeath: syscall.SIGKILL, lock: s.lock, logger: s.logger}
 	if out, err := tool.run(ctx); err != nil {
 		t := &tail{kept: []byte(out)}
 		return fmt.Errorf("initdb: %w: %s", s.acct.explainStart(err), t.lastLines())
@@ -193,7 +202,7 @@ func (s *Server) copyCluster(ctx context.Context, cfg Config, dir string) error 
 	key := sha256.Sum256(fmt.Appendf(nil, "1 MiB %s %d", s.installed.version, s.acct.uid))
 	made := filepath.Join(cache, fmt.Sprintf("cluster-%x", key[:8]))
 	if _, err := os.Stat(made); err == nil {
-		return copyFiles(ctx, made, dir)
+		return s.copyFiles(ctx, made, dir)
 	}
 	if err := s.runInitdb(ctx, cfg, dir); err != nil {
 		return err
@@ -202,7 +211,7 @@ func (s *Server) copyCluster(ctx context.Context, cfg Config, dir string) error 
 	err := ensureDir(cache)
 	part, failed := os.MkdirTemp(cache, "part-")
 	if err = errors.Join(err, failed); err == nil {
-		err = copyFiles(ctx, dir, part)
+		err = s.copyFiles(ctx, dir, part)
 	}
 	if err == nil {
 		err = os.Rename(part, made)
@@ -214,8 +223,10 @@ func (s *Server) copyCluster(ctx context.Context, cfg Config, dir string) error 
 }
 
 // copyFiles copies the contents of a folder, its owner and modes into an existing one.
-func copyFiles(ctx context.Context, from, to string) error {
-	if out, err := exec.CommandContext(ctx, "cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+func (s *Server) copyFiles(ctx context.Context, from, to string) error {
+	tool := program{path: "/bin/cp", args: []string{"-a", from + "/.", to}, acct: account{uid: uint32(os.Geteuid())},
+		onDeath: syscall.SIGKILL, lock: s.lock}
+	if out, err := tool.run(ctx); err != nil {
 		return fmt.Errorf("copy %s: %w: %s", from, err, out)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -154,7 +153,7 @@ func TestPostgresAsOthers(t *testing.T) {
 			// After SIGKILL of the helper, the kernel ends the server.
 			pid := h.said.PID
 			h.kill()
-			eventually(t, "the server is gone", func() bool { return !isAlive(pid) })
+			eventually(t, "the server is gone", func() bool { return hasEnded(pid) })
 		})
 	}
 	t.Run("folder that cannot be entered", func(t *testing.T) {
@@ -196,7 +195,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	h.kill()
 	// The next start succeeds in spite of the dying server and its files.
 	p := startPostgres(t, Config{Dir: dir, Test: true})
-	if isAlive(pid) {
+	if !hasEnded(pid) {
 		t.Errorf("the old server %d still runs", pid)
 	}
 	equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
@@ -230,6 +229,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(p.data, "postmaster.pid"), fmt.Appendf(nil, "%d\n%s", os.Getpid(), rest), 0o600); err != nil {
 				t.Fatal(err)
 			}
+			must(t, os.WriteFile(filepath.Join(p.base, serverName), fmt.Append(nil, os.Getpid()), 0o600))
 		},
 		"initdb was killed": func(t *testing.T) {
 			stopPostgres(t, p)
@@ -237,9 +237,6 @@ func TestPostgresLeftovers(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(p.data+".new", "PG_VERSION"), nil, 0o600))
 		},
 	} {
-		if name == "the server was left running" && runtime.GOOS == "linux" {
-			continue // on Linux, the kernel ends a server with its parent
-		}
 		t.Run(name, func(t *testing.T) {
 			old := p
 			spoil(t)

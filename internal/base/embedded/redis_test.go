@@ -87,7 +87,7 @@ func TestRedisKeepsData(t *testing.T) {
 	equal(t, "after a restart", get(t, h.said.URL, "kept"), "yes")
 	set(t, h.said.URL, "late", "yes")
 	h.kill()
-	eventually(t, "the server is gone", func() bool { return !isAlive(h.said.PID) })
+	eventually(t, "the server is gone", func() bool { return hasEnded(h.said.PID) })
 
 	r = startRedis(t, Config{Dir: dir, Mode: RedisServer})
 	for _, key := range []string{"kept", "late"} {

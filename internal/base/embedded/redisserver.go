@@ -3,14 +3,9 @@ package embedded
 import (
 	"bufio"
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -42,22 +37,14 @@ func (s *Server) startRedis(ctx context.Context, cfg Config) error {
 	}
 	s.logger.Info("redis: using", "server", s.installed.server, "version", s.installed.version,
 		"path", s.installed.programPath(), "user", s.acct.String())
-	where := filepath.Join(s.base, "socket")
-	err = stopLeftoverRedis(ctx, where, s.logger)
-	if err == nil {
-		err = dataDir(s.data, s.acct)
+	if err := dataDir(s.data, s.acct); err != nil {
+		return err
 	}
-	if err == nil {
-		s.sockets, s.tempSock, err = socketFolder(s.base, s.acct)
+	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
+		return err
 	}
 	socket := url.URL{Scheme: "redis-socket", Path: filepath.Join(s.sockets, redisSocket)}
 	s.url = socket.String()
-	if err == nil {
-		err = writeAtomic(where, 0o600, []byte(socket.Path))
-	}
-	if err != nil {
-		return err
-	}
 	return s.launch(ctx, redisArgs(socket.Path, s.data, s.ephemeral == nil), func() (bool, error) {
 		// Any other result means that there is no socket yet, or that the server still loads the append-only file.
 		answer, err := askRedis(ctx, socket.Path, "PING")
@@ -80,47 +67,6 @@ func redisArgs(socket, data string, keep bool) []string {
 		"--loglevel", "notice",
 		"--logfile", "",
 	}
-}
-
-// stopLeftoverRedis stops a server that a killed process left. The file at where names its socket. The caller holds the
-// lock.
-func stopLeftoverRedis(ctx context.Context, where string, log *slog.Logger) error {
-	b, err := readSmall(where)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	socket := strings.TrimSpace(string(b))
-	if filepath.Base(socket) != redisSocket {
-		return nil
-	}
-	ctx, cancel := withTimeout(ctx, stopTimeout)
-	defer cancel()
-	asked := false
-	err = pollUntil(ctx, 10*time.Millisecond, func() (bool, error) {
-		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
-		if err != nil {
-			return true, nil
-		}
-		_ = conn.Close()
-		if !asked {
-			log.Info("redis: stopping a server that a killed process left", "socket", socket)
-			asked = true
-		}
-		// The append-only file is flushed despite NOSAVE. While the server loads it, the answer is an error: ask again.
-		_, _ = askRedis(ctx, socket, "SHUTDOWN NOSAVE")
-		return false, nil
-	})
-	if err != nil {
-		return fmt.Errorf("a Redis left by a killed process does not end: %w", err)
-	}
-	if dir := filepath.Dir(socket); strings.HasPrefix(filepath.Base(dir), socketPrefix) {
-		_ = os.Remove(socket)
-		_ = os.Remove(dir)
-	}
-	return nil
 }
 
 // askRedis sends one inline command and returns the first line of the answer.

@@ -61,9 +61,6 @@ func ReadRunFile(dir string) (RunFile, error) {
 	if err := json.Unmarshal(b, &r); err != nil || r.PID <= 0 {
 		return RunFile{}, fmt.Errorf("%s was not written by a worker: remove it", path)
 	}
-	if !isAlive(r.PID) {
-		return RunFile{}, &StaleRunFileError{Path: path, PID: r.PID}
-	}
 	holder, held, err := lockHolder(filepath.Join(dir, lockName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return RunFile{}, fmt.Errorf("test the lock of %s: %w", dir, err)
@@ -94,10 +91,7 @@ func RemoveRunFile(dir string) error {
 	return nil
 }
 
-// isAlive reports whether a process with this id exists, under any user. A zombie counts as gone on Linux.
+// isAlive reports whether a process with this id exists, under any user.
 func isAlive(pid int) bool {
-	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
-		return false
-	}
-	return !isZombie(pid)
+	return pid > 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }

@@ -130,7 +130,7 @@ func (s *Server) lockFolder(ctx context.Context, cfg Config) (err error) {
 	if err = ensureDir(s.base); err != nil {
 		return err
 	}
-	s.lock, err = lockPart(ctx, s.base)
+	s.lock, err = lockPart(ctx, s.base, s.ask, s.logger)
 	return err
 }
 
@@ -148,18 +148,24 @@ func (s *Server) restrictTo(acct account) error {
 func (s *Server) launch(ctx context.Context, args []string, isReady func() (bool, error)) (err error) {
 	began := time.Now()
 	p := program{name: s.installed.server, path: s.installed.programPath(), args: args,
-		libs: s.installed.libs, acct: s.acct, onDeath: s.ask, logger: s.logger}
+		libs: s.installed.libs, acct: s.acct, onDeath: s.ask, lock: s.lock, logger: s.logger}
+	record := filepath.Join(s.base, serverName)
+	if err := os.RemoveAll(record); err != nil {
+		return err
+	}
 	if s.child, err = p.start(); err != nil {
 		return err
 	}
-	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
-		select {
-		case <-s.child.done:
-			return false, s.child.startError()
-		default:
-			return isReady()
-		}
-	})
+	if err = writeAtomic(record, 0o600, fmt.Append(nil, s.child.cmd.Process.Pid)); err == nil {
+		err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
+			select {
+			case <-s.child.done:
+				return false, s.child.startError()
+			default:
+				return isReady()
+			}
+		})
+	}
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w; it said: %s", err, s.child.tail.lastLines())
 	}
