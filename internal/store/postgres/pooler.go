@@ -30,8 +30,8 @@ func (p *Pool) CheckPooler(ctx context.Context) (err error) {
 	return p.checkLeader(ctx)
 }
 
-// checkSettings returns an error if the pool's sessions lack settings. It names the SQL statements that an operator must
-// run so that the sessions have them.
+// checkSettings returns an error if the pool's sessions lack settings. It names the SQL statements that an operator
+// must run so that the sessions have them.
 func (p *Pool) checkSettings(ctx context.Context) error {
 	commands, err := p.listMissing(ctx)
 	if err == nil && len(commands) > 0 {
@@ -69,8 +69,8 @@ func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
 	return commands, nil
 }
 
-// checkDirect returns an error if Config.URL leads through a pooler in transaction mode, which loses prepared statements
-// and the locks of Lead, or if the sessions lack settings.
+// checkDirect returns an error if Config.URL leads through a pooler in transaction mode, which loses prepared
+// statements and the locks of Lead, or if the sessions lack settings.
 func (p *Pool) checkDirect(ctx context.Context) (err error) {
 	ctx, end := p.StartCall(ctx, &err, "check the sessions of DATABASE_URL")
 	defer end()
