@@ -141,6 +141,7 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 				_, err := c.client.Discover(ctx, mcp.DiscoverRequest{})
 				return err
 			}
+			//lint:ignore SA1019 deprecated because newer revisions, which do not come here, have no ping
 			return c.client.Ping(ctx)
 		})
 	}
