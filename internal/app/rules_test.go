@@ -38,7 +38,7 @@ func listMetrics(t *testing.T) map[string][]string {
 	heraldtest.Must(t, err)
 	reg.all = append(reg.all, &gauges{}, &chainFollowers{}, &surroundings{}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	found := map[string][]string{}
+	found := map[string][]string{"up": nil} // Prometheus makes it
 	for _, c := range reg.all {
 		descs := make(chan *prometheus.Desc, 1000)
 		c.Describe(descs)

@@ -262,14 +262,14 @@ func explainSilence(err error) error {
 }
 
 // isRefusal reports whether a server refused the connection for a reason that does not pass: a wrong user or password,
-// a missing database or a missing permission. Other errors may pass soon: the server starts, stops, has no free
-// connection, has crashed, or a pooler answers for it.
+// a missing database or permission, or an unknown parameter in the URL. Other errors may pass soon: the server starts,
+// stops, has no free connection, has crashed, or a pooler answers for it.
 func isRefusal(err error) bool {
 	answer, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return false
 	}
-	const authorization, noDatabase, noRight = "28", "3D", "42501"
+	const authorization, noDatabase, noRight, noParameter = "28", "3D", "42501", "42704"
 	return strings.HasPrefix(answer.Code, authorization) || strings.HasPrefix(answer.Code, noDatabase) ||
-		answer.Code == noRight
+		answer.Code == noRight || answer.Code == noParameter
 }

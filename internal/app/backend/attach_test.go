@@ -74,7 +74,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 func TestIsRefusal(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{
-		"28000": true, "28P01": true, "3D000": true, "42501": true,
+		"28000": true, "28P01": true, "3D000": true, "42501": true, "42704": true,
 		"53200": false, "53300": false, "57P01": false, "57P02": false, "57P03": false, "08P01": false, "XX000": false, "42P01": false, "": false,
 	} {
 		heraldtest.Equal(t, code, isRefusal(fmt.Errorf("ping: %w", &pgconn.PgError{Code: code})), want)
