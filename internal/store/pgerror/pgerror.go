@@ -41,13 +41,15 @@ func Explain(err error) error {
 // explainTries returns an error that names each host of a URL with several, and why the connection to it failed.
 func explainTries(tries []error) (all error) {
 	for _, try := range tries {
-		host, _, _ := strings.Cut(try.Error(), ": ") // "10.0.0.1:5432 (db1.example)"
 		cause := explainTry(try)
-		switch text := fmt.Sprintf("%s: %v", host, cause); {
+		if host, _, isDialled := strings.Cut(try.Error(), "): "); isDialled { // "10.0.0.1:5432 (db1.example): …"
+			cause = fmt.Errorf("%s): %w", host, cause)
+		} // else the error of a look-up, which contains the host's name
+		switch {
 		case all == nil:
-			all = fmt.Errorf("connect to Postgres at %s: %w", host, cause)
-		case !strings.Contains(all.Error(), text): // each host is tried with TLS, and then without
-			all = fmt.Errorf("%w; %s: %w", all, host, cause)
+			all = fmt.Errorf("connect to Postgres: %w", cause)
+		case !strings.Contains(all.Error(), cause.Error()): // each host is tried with TLS, and then without
+			all = fmt.Errorf("%w; %w", all, cause)
 		}
 	}
 	return all
@@ -69,10 +71,12 @@ func explainTry(err error) error {
 	case errors.As(err, &errno):
 		return errno
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
-		return errors.New("it is read-only, and target_session_attrs excludes it")
+		return errNoWrites
 	}
 	return netguard.Explain("it", 0, err)
 }
+
+var errNoWrites = errors.New("it is read-only, and target_session_attrs excludes it")
 
 func describeHost(ce *pgconn.ConnectError) string {
 	if ce.Config == nil {
@@ -94,11 +98,11 @@ func Away(err error) bool {
 	var network net.Error
 	switch {
 	case errors.As(err, &pg):
-		// 08: connection exceptions. 25006: it is read-only. 53: insufficient resources. 57P: the server is shutting
-		// down, restarting or has crashed.
-		return strings.HasPrefix(pg.Code, "08") || pg.Code == "25006" || strings.HasPrefix(pg.Code, "53") ||
-			strings.HasPrefix(pg.Code, "57P")
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF),
+		// 08: connection exceptions. 25006: it is read-only. 53: insufficient resources, but 534 is a limit of one
+		// statement (temp_file_limit). 57P: the server is shutting down, restarting or has crashed.
+		return strings.HasPrefix(pg.Code, "08") || pg.Code == "25006" || strings.HasPrefix(pg.Code, "57P") ||
+			strings.HasPrefix(pg.Code, "53") && !strings.HasPrefix(pg.Code, "534")
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, errNoWrites), errors.Is(err, io.EOF),
 		errors.Is(err, io.ErrUnexpectedEOF):
 		return true
 	}

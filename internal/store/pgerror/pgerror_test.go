@@ -12,7 +12,7 @@ import (
 // TestAway: errors that pass without a change of the request are those of a server that cannot be used now.
 func TestAway(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]bool{"08006": true, "25006": true, "53100": true, "53300": true, "57P01": true, "22P05": false, "40001": false, "42501": false} {
+	for code, want := range map[string]bool{"08006": true, "25006": true, "53100": true, "53300": true, "53400": false, "57P01": true, "22P05": false, "40001": false, "42501": false} {
 		heraldtest.Equal(t, code, Away(fmt.Errorf("list: %w", &pgconn.PgError{Code: code})), want)
 	}
 	heraldtest.Equal(t, "another error", Away(errors.New("53300")), false)

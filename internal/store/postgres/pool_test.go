@@ -27,7 +27,8 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 		is   error
 	}{
 		"refused, with and without TLS": {"postgres://u:hunter2@127.0.0.1:1/d", "connect to Postgres at 127.0.0.1:1: connection refused", syscall.ECONNREFUSED},
-		"several hosts":                 {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "connect to Postgres at 127.0.0.1:1 (127.0.0.1): connection refused; 127.0.0.1:2 (127.0.0.1): connection refused", syscall.ECONNREFUSED},
+		"several hosts":                 {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "connect to Postgres: 127.0.0.1:1 (127.0.0.1): connection refused; 127.0.0.1:2 (127.0.0.1): connection refused", syscall.ECONNREFUSED},
+		"an unknown host":               {"postgres://u:hunter2@a..b:1,127.0.0.1:2/d", "connect to Postgres: DNS does not know the name a..b; 127.0.0.1:2 (127.0.0.1): connection refused", syscall.ECONNREFUSED},
 		"no socket":                     {"postgres://u@/d?host=/nowhere/at/all", "connect to the Postgres socket in /nowhere/at/all: no such file or directory", syscall.ENOENT},
 		"says nothing":                  {"postgres://u:hunter2@" + silent + "/d", "connect to Postgres at " + silent + ": ", context.DeadlineExceeded},
 	} {
@@ -57,6 +58,7 @@ func TestRefusedURL(t *testing.T) {
 		"postgres://u:hunter2@h/d?sslmode=verify-ca&sslrootcert=" + empty:          "unable to add CA to cert pool",
 		"postgres://u:hunter2@h/d?sslmode=verify_full":                             "sslmode is invalid",
 		"postgres://u:hunter2@h/d?service=prod&servicefile=/nowhere":               "failed to read service: failed to read service file: /nowhere",
+		"postgres://u:hunter2@h/d?connect_timeout=5s":                              `invalid connect_timeout: strconv.ParseInt: parsing "5s": invalid syntax`,
 		"postgres://u:hunter2@h:port/d":                                            errURL.Error(),
 		"postgres://u:hunter2/%@h/d":                                               errURL.Error(),
 		"postgres://u:hunter2 failed to configure TLS@h:port/d":                    errURL.Error(),
@@ -87,6 +89,9 @@ func TestReadOnlySession(t *testing.T) {
 		t.Fatalf("a write in a read-only database: %v", err)
 	}
 	heraldtest.Fails(t, "PingWritable", openPool(t, url).PingWritable(t.Context()), "default_transaction_read_only is on (set by: database)")
+	err := openPool(t, url+"&target_session_attrs=read-write").Ping(t.Context())
+	heraldtest.Fails(t, "Ping without a writable host", err, "it is read-only, and target_session_attrs excludes it")
+	heraldtest.Equal(t, "it passes", pgerror.Away(err), true)
 	heraldtest.Equal(t, "rows read meanwhile", count(t, worker, "SELECT count(*) FROM written"), 0)
 	exec(t, operator, database+" RESET default_transaction_read_only")
 	if _, err := worker.Conns.Exec(t.Context(), write); err == nil {
