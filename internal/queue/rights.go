@@ -44,13 +44,14 @@ func (q *Queue) checkRights(ctx context.Context) error {
 }
 
 // findRefusal returns an *UnfitError if err means that Redis will always refuse the command of this name: NOPERM, an
-// unknown or renamed command, or the text of Redis 6.2 for a command of a script.
+// unknown or renamed command, or for a command of a script the texts of Redis 6.2 and Valkey 9.
 func findRefusal(name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	answer, _, _ := strings.Cut(err.Error(), ", with args") // of an unknown command: here, the script
-	for _, text := range []string{"NOPERM", "unknown command", "Unknown Redis command", "can't run this command"} {
+	for _, text := range []string{"NOPERM", "unknown command", "Unknown Redis command", "can't run this command",
+		"ACL failure in script", "Unknown command"} {
 		if strings.Contains(answer, text) {
 			return &UnfitError{fmt.Sprintf("Redis refuses the command %s to Herald (%s): "+
 				"give its user the rights of docs/reference/queues.md, and rename no command", name, answer)}

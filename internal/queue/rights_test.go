@@ -3,7 +3,10 @@ package queue
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -26,14 +29,16 @@ func documentedRights(t testing.TB) []string {
 	return strings.Fields(line[1])
 }
 
-// TestFindRefusal: answers of Redis 7.0 to renamed commands, of Redis 6.2 in a script, and a passing error.
+// TestFindRefusal: answers of Redis 7.0 to renamed commands, of Redis 6.2 and Valkey 9.1 in a script, and a passing error.
 func TestFindRefusal(t *testing.T) {
 	t.Parallel()
 	for answer, refuses := range map[string]bool{
-		"ERR unknown command 'eval', with args beginning with: 'local s, h'": true,
-		"ERR Unknown Redis command called from script script: a8153":         true,
-		"ERR The user executing the script can't run this command":           true,
-		"OOM command not allowed when used memory > 'maxmemory'.":            false,
+		"ERR unknown command 'eval', with args beginning with: 'local s, h'":  true,
+		"ERR Unknown Redis command called from script script: a8153":          true,
+		"ERR Unknown command called from script":                              true,
+		"ERR ACL failure in script: User herald has no permissions to run it": true,
+		"ERR The user executing the script can't run this command":            true,
+		"OOM command not allowed when used memory > 'maxmemory'.":             false,
 	} {
 		err := findRefusal("eval", errors.New(answer))
 		heraldtest.Equal(t, answer, err != nil, refuses)
@@ -42,6 +47,30 @@ func TestFindRefusal(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "no error", findRefusal("eval", nil), nil)
+}
+
+// TestRightsAreComplete: the check runs every command that a script of Herald or asynq runs.
+func TestRightsAreComplete(t *testing.T) {
+	t.Parallel()
+	asynq, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", "github.com/hibiken/asynq/internal/rdb").Output()
+	heraldtest.Must(t, err)
+	call, names := regexp.MustCompile(`redis\.p?call\(["'](\w+)["']`), map[string]bool{}
+	for _, dir := range []string{"..", strings.TrimSpace(string(asynq))} {
+		heraldtest.Must(t, filepath.WalkDir(dir, func(path string, file fs.DirEntry, err error) error {
+			if isSource := strings.HasSuffix(path, ".lua") || strings.HasSuffix(path, ".go"); err != nil || file.IsDir() || !isSource {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, match := range call.FindAllStringSubmatch(string(source), -1) {
+				names[strings.ToUpper(match[1])] = true
+			}
+			return err
+		}))
+	}
+	for name := range names {
+		heraldtest.Contains(t, "the check", rightsSource, "{'"+name+"'")
+	}
+	heraldtest.Equal(t, "commands were found", len(names) > 30, true)
 }
 
 // TestRights: CheckServer names a command or keys that Redis refuses, and accepts the documented user. With that user,
