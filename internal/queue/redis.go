@@ -58,17 +58,15 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	o.Username, errs[0] = url.PathUnescape(user)
 	o.Password, errs[1] = url.PathUnescape(password)
 	u, err := url.Parse(scheme + "://" + rest[end:]) // with the scheme, a path that begins with // names no host
-	if err = cmp.Or(err, errs[0], errs[1]); err != nil {
+	var query url.Values
+	if err = cmp.Or(err, errs[0], errs[1]); err == nil {
+		query, err = url.ParseQuery(u.RawQuery)
+	}
+	if err != nil || u.Fragment != "" {
 		return o, refusal
 	}
 
-	query := u.Query()
-	for name := range query {
-		if !slices.Contains(urlParameters, name) { // the error does not name it: it may be a part of the password
-			return o, fmt.Errorf("REDIS_URL has an unknown parameter: known are %s", strings.Join(urlParameters, ", "))
-		}
-	}
-	db, port, isTLS := cmp.Or(strings.Trim(u.Path, "/"), query.Get("db")), "6379", false
+	db, port, isTLS, known := cmp.Or(strings.Trim(u.Path, "/"), query.Get("db")), "6379", false, []string{"db"}
 	switch scheme {
 	case "redis", "redis-cluster":
 	case "rediss", "redis-clusters":
@@ -78,8 +76,18 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	case "redis-sentinel", "rediss-sentinel":
 		port, o.MasterName, isTLS = "26379", query.Get("master"), scheme == "rediss-sentinel"
 		o.SentinelPassword = cmp.Or(query.Get("sentinel_password"), o.Password)
+		known = append(known, "master", "sentinel_password")
 	default:
 		return o, refusal
+	}
+	if isTLS {
+		known = append(known, "sslrootcert", "sslcert", "sslkey")
+	}
+	for name := range query {
+		if !slices.Contains(known, name) { // the error does not name it: it may be a part of the password
+			return o, fmt.Errorf("REDIS_URL has an unknown parameter: with scheme %q, known are %s. "+
+				"Write a ? in user or password as %%3F", scheme, strings.Join(known, ", "))
+		}
 	}
 	for _, host := range hosts {
 		h, err := url.Parse("redis://" + host)
@@ -103,9 +111,6 @@ func parseURL(raw secret.Secret) (o options, _ error) {
 	}
 	return o, err
 }
-
-// urlParameters are the parameters of REDIS_URL.
-var urlParameters = []string{"db", "master", "sentinel_password", "sslrootcert", "sslcert", "sslkey"}
 
 // newTLSConfig returns the TLS settings of the parameters sslrootcert, sslcert and sslkey, which have the names and the
 // meaning of those in DATABASE_URL: files with the certificates of authorities to trust instead of the system's, with

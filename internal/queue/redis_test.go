@@ -57,7 +57,9 @@ func TestParseURL(t *testing.T) {
 		"redis-cluster://", "redis://h:port:hunter2", "redis-sentinel://u:hunter2@h", "redis-sentinel://u:hunter2@h/x?master=m",
 		"redis://:hunter2@a,b", "redis-socket://:hunter2@", "redis-cluster://a,b/hunter2",
 		"redis-cluster://a,b/1", "redis-cluster://a,b?db=1", "redis-clusters://a?sslrootcert=/nowhere", "redis://h?DB=1", "redis://:1?hunter2@h", "rediss://h?sslcert=/nowhere", "rediss-sentinel://a",
-		"rediss://h?sslrootcert=/nowhere"} {
+		"rediss://h?sslrootcert=/nowhere", "redis://h?sslrootcert=/hunter2", "redis-socket:///r?sslcert=/hunter2",
+		"redis-cluster://h?sslkey=/hunter2", "redis://h?master=hunter2", "redis://:1#hunter2@h",
+		"redis-sentinel://h?master=m&sentinel_password=hunter2%zz"} {
 		_, err := parseURL(secret.New(raw))
 		if err == nil {
 			t.Errorf("%s is taken", raw)
