@@ -113,6 +113,7 @@ func TestDatabaseSettings(t *testing.T) {
 	var level, encoding string
 	heraldtest.Must(t, worker.Conns.QueryRow(t.Context(), "SELECT current_setting('transaction_isolation'), current_setting('client_encoding')").Scan(&level, &encoding))
 	heraldtest.Equal(t, "isolation level and encoding", []string{level, encoding}, []string{"read committed", "UTF8"})
+	heraldtest.Must(t, openPool(t, url+"&default_query_exec_mode=simple_protocol").CheckPooler(t.Context()))
 	heraldtest.Equal(t, "time to connect", worker.Conns.Config().ConnConfig.ConnectTimeout, 7*time.Second)
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -43,6 +44,10 @@ func (p *Pool) checkSettings(ctx context.Context) error {
 
 // listMissing returns the SQL statements of checkSettings.
 func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
+	needed, err := json.Marshal(p.needed) // default_query_exec_mode=exec could not encode a map
+	if err != nil {
+		return nil, err
+	}
 	for range 2 { // two connections: a pooler that keeps no prepared statements fails on the second one (42P05)
 		conn, err := p.Conns.Acquire(ctx)
 		if err != nil {
@@ -55,7 +60,7 @@ func (p *Pool) listMissing(ctx context.Context) (commands []string, err error) {
 			  FROM jsonb_each_text($1) n(name, value) JOIN pg_settings s USING (name)
 			 WHERE CASE WHEN s.unit = 'ms' THEN s.setting::bigint NOT BETWEEN 1 AND n.value::bigint
 			            ELSE s.setting <> n.value END
-			 ORDER BY 1`, p.needed)
+			 ORDER BY 1`, string(needed))
 		var answer *pgconn.PgError
 		commands, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		if errors.As(err, &answer) && answer.Code == "42P05" { // the statement exists already
