@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -96,17 +97,17 @@ func TestSlowBatch(t *testing.T) {
 }
 
 // TestBatchBehindRunningHandler checks that a handler that does not end delays a batch with its delivery for a bounded
-// time, so that Herald gets the results of the other deliveries.
+// time, so that Herald gets the results of the other deliveries, and that the log has the cause.
 func TestBatchBehindRunningHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		agent, release, running := server.NewMCPServer("agent", "1"), make(chan struct{}), 0
+		agent, release, running, log := server.NewMCPServer("agent", "1"), make(chan struct{}), 0, &strings.Builder{}
 		Register(agent, Handlers{OnFeedback: func(context.Context, Feedback) error {
 			if running++; running == 1 {
 				<-release
 			}
 			return nil
-		}})
+		}}, WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 		go callBatch(t, agent, 1)
 		synctest.Wait()
 		began := time.Now()
@@ -115,6 +116,9 @@ func TestBatchBehindRunningHandler(t *testing.T) {
 		}
 		if took := time.Since(began); took > batchTime {
 			t.Errorf("it took %s", took)
+		}
+		if !strings.Contains(log.String(), errStillRunning.Error()) {
+			t.Errorf("the log has no cause: %q", log)
 		}
 		close(release)
 	})

@@ -145,7 +145,7 @@ func (r *receiver) process(ctx context.Context, tool string, e *Event, handle fu
 		return handle()
 	})
 	var refused *rejection
-	if err != nil && !known && !errors.As(err, &refused) {
+	if err != nil && (!known || errors.Is(err, errStillRunning)) && !errors.As(err, &refused) {
 		r.logger.ErrorContext(ctx, "a delivery of Herald failed", "tool", tool,
 			"deliveryId", e.DeliveryID, "error", err)
 	}
