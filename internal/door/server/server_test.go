@@ -137,7 +137,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestRefusalPage checks that a browser gets refusals as pages.
+// TestRefusalPage checks that a browser gets refusals as pages, and a client of the API as JSON.
 func TestRefusalPage(t *testing.T) {
 	t.Parallel()
 	s := start(t, "127.0.0.1:0", token)
@@ -153,6 +153,12 @@ func TestRefusalPage(t *testing.T) {
 		heraldtest.Equal(t, "the status", res.Status, name)
 		heraldtest.Equal(t, name, res.Header.Get("Content-Type"), "text/html; charset=utf-8")
 		heraldtest.Contains(t, name, body, "<title>"+name[4:]+" – Herald</title>", `<a href="/">`)
+		heraldtest.Lacks(t, name+": loads nothing, for which a browser would ask again", body, "src=", "<link")
+		heraldtest.Equal(t, name+": asks for a token", res.Header.Get("WWW-Authenticate") != "", res.StatusCode == 401)
+
+		header["Accept"] = "text/html, image/gif, image/jpeg, */*; q=0.2" // the default of Java's HttpURLConnection
+		_, body = ask(t, s, http.MethodGet, "/v1/nothing", header)
+		heraldtest.Contains(t, name+" of the API", body, `{"error":{"code":`)
 	}
 }
 
