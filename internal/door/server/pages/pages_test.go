@@ -29,7 +29,8 @@ func TestShowText(t *testing.T) {
 		"\xff\ufffd":                `<span class="hidden-char" title="a byte that is no UTF-8">?</span>` + "\ufffd",
 		"👩‍👩‍👧 ❤️":                  "👩‍👩‍👧 ❤️",
 		"\u3164\u034f":              `<span class="hidden-char" title="a character that is not seen">U+3164</span><span class="hidden-char" title="a character that is not seen">U+034F</span>`,
-		"שלום 12":                   "<bdi>שלום 12</bdi>",
+		"လျှို့ဝှက် लक्ष्मी ที่ e\u0323\u0302 ❤️‍🔥": "လျှို့ဝှက် लक्ष्मी ที่ e\u0323\u0302 ❤️‍🔥",
+		"שלום 12": "<bdi>שלום 12</bdi>",
 		"z" + strings.Repeat("\u0301", 6) + "a\u0301": "z" + strings.Repeat("\u0301", 4) + `<span class="hidden-char" title="more marks on one character">…</span>a` + "\u0301",
 	} {
 		heraldtest.Equal(t, s, string(showText(s)), want)
