@@ -222,6 +222,42 @@ func TestInBrowser(t *testing.T) {
 			}
 		}
 	}
+	t.Run("refresh", func(t *testing.T) { checkRefresh(ctx, t, base, base+last) })
+}
+
+// checkRefresh checks that a refresh waits while a text is open or a link has the focus, that the page says so and when
+// Herald does not answer, and that the second of two clicks sends no form.
+func checkRefresh(ctx context.Context, t *testing.T, overview, delivery string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	note := func(is string) chromedp.Action {
+		return chromedp.Poll(`document.getElementById("stale").textContent`+is, nil, chromedp.WithPollingInterval(100*time.Millisecond))
+	}
+	var open, focused bool
+	var sent int
+	heraldtest.Must(t, chromedp.Run(ctx,
+		chromedp.Navigate(delivery), chromedp.WaitReady("#live details"),
+		chromedp.Evaluate(`document.querySelector("#live details").open = true`, nil),
+		note(`.endsWith("a text is open or selected here, or a link has the focus.")`),
+		chromedp.Evaluate(`document.querySelector("#live details").open`, &open),
+		chromedp.Evaluate(`document.querySelector("#live details").open = false`, nil), note(` === ""`),
+		chromedp.Evaluate(`(() => { let sent = 0;
+			document.addEventListener("submit", event => { sent += !event.defaultPrevented; event.preventDefault(); });
+			const form = document.querySelector("form[method=post]");
+			form.noValidate = true;
+			form.requestSubmit();
+			form.requestSubmit();
+			return sent; })()`, &sent),
+		chromedp.Navigate(overview), chromedp.WaitReady("#rest a"),
+		chromedp.Evaluate(`document.querySelector("#rest a").focus()`, nil), note(`.includes("has the focus")`),
+		chromedp.Evaluate(`document.activeElement.matches("#rest a")`, &focused),
+		chromedp.Evaluate(`document.activeElement.blur()`, nil), note(` === ""`),
+		network.EmulateNetworkConditions(true, 0, -1, -1), note(`.endsWith("Herald does not answer.")`),
+		network.EmulateNetworkConditions(false, 0, -1, -1), note(` === ""`)))
+	heraldtest.Equal(t, "a text stays open", open, true)
+	heraldtest.Equal(t, "a link keeps the focus", focused, true)
+	heraldtest.Equal(t, "forms sent by two clicks", sent, 1)
 }
 
 // BenchmarkPages measures the server's time for each page at 1,000,000 deliveries.

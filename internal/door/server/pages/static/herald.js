@@ -29,15 +29,12 @@ function isUsed(part) {
     !selection.isCollapsed && selection.containsNode(part, true);
 }
 
-document.addEventListener("htmx:beforeRequest", (event) => {
-  if (!isUsed(event.target)) return;
-  event.preventDefault();
-  showStale("a text is open or selected here, or a link has the focus.");
-});
 document.addEventListener("htmx:beforeOnLoad", (event) => {
-  if (!event.detail.xhr.getResponseHeader("HX-Refresh") || !isUsed(document.querySelector("main"))) return;
+  const { xhr } = event.detail, reload = xhr.getResponseHeader("HX-Refresh");
+  if (xhr.status !== 200 || ![...document.querySelectorAll(reload ? "main" : "#live, #rest")].some(isUsed)) return;
   event.preventDefault();
-  showStale("the delivery has changed. Reload the page.");
+  showStale(reload ? "the delivery has changed. Reload the page." :
+    "a text is open or selected here, or a link has the focus.");
 });
 document.addEventListener("htmx:afterSwap", () => {
   current = new Date();
