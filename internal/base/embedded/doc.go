@@ -13,12 +13,12 @@
 //
 // Invariants:
 //   - A server ends with the process that started it. On Linux the kernel ends it (Pdeathsig); on other systems the
-//     next start does (lockPart).
+//     next start does (endLeftover).
 //   - A server has its own process group, so that a terminal's Ctrl-C reaches only this process, which stops its
 //     servers last.
 //   - Two processes never use one folder: each part holds a lock (flock) that the kernel releases when its holder dies.
 //     A server inherits the lock of its part, so that the lock is held until the server of a killed process has ended.
-//   - For root the servers run as another user. A signal is sent only to the server's own process group.
+//   - For root the servers run as another user. A signal is sent only to a process that was verified to be the server.
 //   - The environment of a server has a few fixed variables. It never contains this process's own, which may be secret.
 //
 // Schema, migrations, queues and settings belong to other packages. The package runs on Linux, macOS and the BSDs.

@@ -3,9 +3,11 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -171,11 +173,25 @@ func TestLockOfChildren(t *testing.T) {
 	out, err := p.run(t.Context())
 	must(t, err)
 	must(t, l.Release())
+	// The process id of the server is that of another process here.
+	other := exec.Command("sleep", "60")
+	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	must(t, other.Start())
+	must(t, os.WriteFile(filepath.Join(base, serverName), fmt.Append(nil, other.Process.Pid), 0o600))
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var inUse *InUseError
+	if _, err := lockPart(brief, base, syscall.SIGINT, log); !errors.As(err, &inUse) || inUse.PID != other.Process.Pid {
+		t.Errorf("while the child was running: %v", err)
+	}
 	if l, err = lockPart(t.Context(), base, syscall.SIGINT, log); err != nil {
 		t.Fatal(err)
 	}
 	if pid, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || !hasEnded(pid) {
 		t.Errorf("the folder was locked while the child %q was running", out)
 	}
-	must(t, l.Release())
+	must(t, errors.Join(l.Release(), other.Process.Kill()))
+	if err := other.Wait(); err.Error() != "signal: killed" {
+		t.Errorf("the other process ended before: %v", err)
+	}
 }

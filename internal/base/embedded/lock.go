@@ -60,29 +60,25 @@ func WaitLockDir(ctx context.Context, dir string) (*Lock, error) {
 // serverName is the file in the folder of a server with the process id of the server.
 const serverName = "server.pid"
 
-// lockPart locks the folder of one server. A dying process may still hold that lock for a moment. If a killed process
-// left its server, the server holds the lock until it has ended (program.lock): lockPart sends it the signal ask.
+// lockPart locks the folder of one server. The caller holds the lock of the whole folder, so no other process starts
+// servers there. If a killed process left its server, lockPart waits until the server, which inherited the lock
+// (program.lock), has ended.
 func lockPart(ctx context.Context, base string, ask syscall.Signal, log *slog.Logger) (*Lock, error) {
-	asked := false
-	for began := time.Now(); ; {
-		l, err := tryLock(filepath.Join(base, "lock"), base)
-		inUse, isHeld := errors.AsType[*InUseError](err)
-		switch waited := time.Since(began); {
-		case !isHeld, isAlive(inUse.PID) && waited > 200*time.Millisecond:
-			return l, err
-		case waited > stopTimeout:
-			return nil, fmt.Errorf("a server that a killed process left still uses %s: end it", base)
-		case !isAlive(inUse.PID) && !asked:
-			asked = true
-			// The server is the leader of its process group. No other process has this id while the group exists.
-			if pid := readPID(filepath.Join(base, serverName)); pid > 1 && syscall.Kill(-pid, ask) == nil {
-				log.Info("stopping a server that a killed process left", "dir", base, "pid", pid)
-			}
-		}
-		if err := loop.Pause(ctx, 20*time.Millisecond); err != nil {
-			return nil, err
-		}
+	path := filepath.Join(base, "lock")
+	l, err := tryLock(path, base)
+	inUse, isHeld := errors.AsType[*InUseError](err)
+	if !isHeld {
+		return l, err
 	}
+	inUse.PID = readPID(filepath.Join(base, serverName))
+	log.Info("waiting for a server that a killed process left", "dir", base, "pid", inUse.PID)
+	endLeftover(inUse.PID, base, ask)
+	ctx, cancel := withTimeout(ctx, stopTimeout)
+	defer cancel()
+	if l, err = waitLock(ctx, path, base); errors.As(err, new(*InUseError)) {
+		return nil, fmt.Errorf("a server that a killed process left has not ended: %w", inUse)
+	}
+	return l, err
 }
 
 // waitLock locks the file at path; dir is the folder that errors name.

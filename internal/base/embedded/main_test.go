@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -220,7 +222,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // hasEnded reports whether a process has ended. A process that only waits for its parent counts as ended on Linux.
 func hasEnded(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return !isAlive(pid) || strings.Contains(string(stat), ") Z ")
+	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
+}
+
+// leaveRunning makes a server a leftover. On Linux it sends the signal that the kernel sends.
+func leaveRunning(t *testing.T, s *Server) {
+	t.Helper()
+	s.child.serving.Store(false) // otherwise its end would be logged as unexpected
+	must(t, s.lock.Release())
+	if runtime.GOOS == "linux" {
+		must(t, s.child.cmd.Process.Signal(s.ask))
+	}
 }
 
 // needPostgres skips the test on a machine without the programs, unless skipping is forbidden. needRedis is the same

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // runName is the file in a data folder with which commands find the running worker.
@@ -89,9 +88,4 @@ func RemoveRunFile(dir string) error {
 		return fmt.Errorf("remove run.json: %w", err)
 	}
 	return nil
-}
-
-// isAlive reports whether a process with this id exists, under any user.
-func isAlive(pid int) bool {
-	return pid > 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }

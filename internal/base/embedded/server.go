@@ -15,7 +15,8 @@ import (
 
 // Config configures StartPostgres, StartRedis and Fetch.
 type Config struct {
-	// Dir is the data folder (HERALD_DATA); a server uses Dir/postgres or Dir/redis. Required unless Ephemeral.
+	// Dir is the data folder (HERALD_DATA); a server uses Dir/postgres or Dir/redis. The process holds its lock
+	// (LockDir). Required unless Ephemeral.
 	Dir string
 	// Ephemeral keeps the data in a temporary folder that Stop removes.
 	Ephemeral bool
