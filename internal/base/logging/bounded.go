@@ -26,14 +26,21 @@ type boundedWriter struct {
 	file    *os.File
 	direct  *slog.Logger // writes without a bound
 	dropped int          // lines since the file was ready
+	isCut   bool         // the first of them was written in part
 }
 
 // Write writes or drops one line. It ignores errors, as slog does.
 func (w *boundedWriter) Write(line []byte) (int, error) {
 	for rest := line; len(rest) > 0; {
 		if !w.isReady() {
+			w.isCut = w.isCut || len(rest) < len(line)
 			w.dropped++
 			break
+		}
+		if w.isCut {
+			_, _ = w.file.WriteString("\n") // otherwise the next line is a part of the cut one, and no JSON
+			w.isCut = false
+			continue
 		}
 		if w.dropped > 0 {
 			w.direct.Warn("lines of this log are missing, because nothing read it", "lines", w.dropped)
