@@ -28,8 +28,8 @@ func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-// endLeftover sends nothing: the kernel has sent the signal (processAttr). The process id may be that of another process,
-// because the server may run in another container that shares the folder.
+// endLeftover sends nothing: the kernel has sent the signal (processAttr). The process id may be that of another
+// process, because the server may run in another container that shares the folder.
 func endLeftover(int, string, syscall.Signal) {}
 
 // describeFullDisk returns that a folder's disk has less free space than least, in bytes, or "" if it has enough.
