@@ -231,7 +231,8 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	if !isDomain(name) {
 		return nameRecord{}, &NoDocumentError{URI: shown, Why: "its name is neither a key nor a domain"}
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	timeout := f.cfg.TryTimeout + time.Second // Go asks a second nameserver after 5 s
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+name)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
@@ -239,7 +240,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	}
 	if err != nil {
 		return nameRecord{}, &UnavailableError{URI: shown,
-			Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", f.cfg.TryTimeout, err))}
+			Err: fmt.Errorf("its DNSLink: %w", netguard.Explain("DNS", timeout, err))}
 	}
 	var links []string
 	for _, text := range texts {

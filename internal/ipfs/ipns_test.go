@@ -323,7 +323,7 @@ func TestGzipMembers(t *testing.T) {
 }
 
 // TestNameExpiresWhileItIsRead: an IPNS name and a DNSLink name are read more often than they expire. They are looked up
-// again nevertheless, so that a new value arrives.
+// again nevertheless, so that a new value arrives. DNS has more than 5 s, after which Go asks the second nameserver.
 func TestNameExpiresWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
@@ -334,7 +334,12 @@ func TestNameExpiresWhileItIsRead(t *testing.T) {
 	link := "dnslink=/ipfs/" + first.String()
 	now := heraldtest.NewClock(time.Now())
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}, Now: now.Now,
-		LookupTXT: func(context.Context, string) ([]string, error) { return []string{link}, nil }})
+		TryTimeout: 5 * time.Second, LookupTXT: func(ctx context.Context, _ string) ([]string, error) {
+			if end, _ := ctx.Deadline(); time.Until(end) <= 5*time.Second {
+				t.Errorf("DNS has %v", time.Until(end))
+			}
+			return []string{link}, nil
+		}})
 	for i := range 60 { // half an hour, every 30 s; TTL of both names: 1 min; the record is valid for 10 min
 		for _, uri := range []string{"ipns://" + k.name.String(), "ipns://agent.example"} {
 			doc, err := f.Fetch(t.Context(), uri, mib)
