@@ -22,6 +22,7 @@ func TestMisuse(t *testing.T) {
 		"both":                   {"delivery replay --status dead " + oneID, "by id or choose them by options, not both"},
 		"yes and no":             {"delivery replay --status dead --yes --dry-run", "contradict each other"},
 		"a dry run of one":       {"delivery cancel --dry-run " + oneID, "worker delivery show"},
+		"no id":                  {"delivery replay " + oneID + " 0x12345678", `"0x12345678" is not a delivery id, nor the first 8 or more digits of one`},
 		"no agent":               {"delivery replay --agent 42", "CHAIN:AGENT"},
 		"no time":                {"delivery replay --since yesterday", `--since "yesterday" is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago`},
 		"the future":             {"delivery replay --until=-1h", `--until "-1h" is neither`},

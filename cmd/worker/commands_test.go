@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,12 +12,14 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
 
@@ -41,6 +44,29 @@ func TestUnknownIsNotFound(t *testing.T) {
 	// If only some ids exist, those are replayed, and the exit code reports that others were left.
 	id := d.ended(42, dead)
 	d.says(exitLeft, "1 of 2 changed. Reasons are listed above.", "delivery", "replay", id.String(), uuid.New().String())
+}
+
+// TestBeginningOfAnID checks that every command that takes a delivery's id takes its first digits, unless they are those
+// of two deliveries.
+func TestBeginningOfAnID(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	id := d.ended(42, dead)
+	short, dashed := strings.ToUpper(id.String()[:8]), id.String()[:13]
+	heraldtest.Equal(t, "the delivery", ask[operator.Delivery](d, "delivery", "show", short).ID, id)
+	d.says(0, "1 of 1 queued anew", "delivery", "replay", short, id.String(), dashed)
+	d.says(0, "1 of 1 cancelled", "delivery", "cancel", dashed)
+	heraldtest.Equal(t, "the audit", ask[operator.Delivery](d, "delivery", "show", dashed).Status, outcome.Cancelled)
+	for _, line := range []string{"delivery show 01234567", "delivery replay 01234567", "delivery cancel --force 01234567"} {
+		d.says(1, "not found", strings.Fields(line)...)
+	}
+	for _, index := range []uint64{21449, 89599} { // the ids of both begin with 69c3136a
+		d.end(job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registryOf(t, 8453), AgentID: big.NewInt(42), FeedbackIndex: index,
+			Value: big.NewInt(1), ClientAddress: common.BigToAddress(big.NewInt(1))}, dead)
+	}
+	for _, line := range []string{"delivery show 69c3136a", "delivery replay 69c3136a", "delivery cancel --force 69c3136a"} {
+		d.says(exitMisuse, "69c3136a is the beginning of 69c3136a-", strings.Fields(line)...)
+	}
 }
 
 // pagesOf reads a list page by page, as a script does: it follows next until it is empty.

@@ -105,7 +105,7 @@ func (c *findCmd) Run(a *command) error {
 }
 
 type deliveryShowCmd struct {
-	ID string `arg:"" help:"The delivery's id, or its key."`
+	ID string `arg:"" help:"The delivery's id, the first 8 or more digits of it, or its key."`
 	jsonFlag
 }
 

@@ -193,9 +193,9 @@ func (d Delivery) Received() *ReceivedJob {
 	return result.Received
 }
 
-// ShowDelivery returns one delivery, by id or by key, with its job, attempts and answers.
+// ShowDelivery returns one delivery, by the first digits of its id or by key, with its job, attempts and answers.
 func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery, err error) {
-	id, err := parseID(idOrKey)
+	id, _, err := parseID(idOrKey)
 	byKey := strings.HasPrefix(idOrKey, "eip155:") || strings.HasPrefix(idOrKey, "invalid:")
 	if byKey {
 		err = checkText("key", idOrKey)
@@ -206,7 +206,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		if byKey {
 			d.Delivery, err = st.DeliveryByKey(ctx, idOrKey)
-		} else {
+		} else if id, err = findID(ctx, st, idOrKey); err == nil {
 			d.Delivery, err = st.Delivery(ctx, id)
 		}
 		if err != nil {
@@ -252,12 +252,28 @@ func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) er
 	return nil
 }
 
-func parseID(s string) (uuid.UUID, error) {
-	id, err := uuid.Parse(s)
-	if err != nil {
-		return id, NewMisuse("%q is not a delivery id", s)
+func parseID(s string) (first, last uuid.UUID, err error) {
+	first, last, ok := records.ParseShortID(s)
+	if !ok {
+		err = NewMisuse("%.80q is not a delivery id, nor the first 8 or more digits of one", s)
 	}
-	return id, nil
+	return first, last, err
+}
+
+// findID returns the id of the only delivery whose id begins with s. If there is none, it returns an id without one.
+func findID(ctx context.Context, st moveStore, s string) (uuid.UUID, error) {
+	first, last, err := parseID(s)
+	if err != nil || first == last {
+		return first, err
+	}
+	found, err := st.Deliveries(ctx, records.Filter{FirstID: first, LastID: last, Limit: 2})
+	switch len(found) {
+	case 1:
+		first = found[0].ID
+	case 2:
+		err = NewMisuse("%s is the beginning of %s and of %s: write more digits", s, found[0].ID, found[1].ID)
+	}
+	return first, err
 }
 
 // nextStep returns advice for the operator about a delivery. It is empty for a delivery that was delivered or is on its

@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store/ledger"
 	"github.com/agentherald/herald/internal/store/records"
-	"github.com/google/uuid"
 )
 
 // Match is what Find found.
@@ -63,7 +62,7 @@ func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) err
 		l.addAgents(rows)
 		return err
 	}
-	if first, last, ok := parseShortID(what); ok {
+	if first, last, ok := records.ParseShortID(what); ok {
 		rows, err := st.Deliveries(ctx, records.Filter{FirstID: first, LastID: last, Limit: maxMatches})
 		for _, d := range rows {
 			err = cmp.Or(err, l.addDelivery(d, nil))
@@ -75,18 +74,6 @@ func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) err
 	rows, err := st.AgentsNamed(ctx, what, maxMatches)
 	l.addAgents(rows)
 	return err
-}
-
-// parseShortID returns the first and the last id that begin with s: with at least 8 hexadecimal digits.
-func parseShortID(s string) (first, last uuid.UUID, ok bool) {
-	if id, err := uuid.Parse(s); err == nil {
-		return id, id, true
-	}
-	digits := strings.ReplaceAll(s, "-", "")
-	rest := max(32-len(digits), 0)
-	first, err := uuid.Parse(digits + strings.Repeat("0", rest))
-	last, _ = uuid.Parse(digits + strings.Repeat("f", rest))
-	return first, last, err == nil && rest <= 24
 }
 
 // addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.

@@ -27,7 +27,7 @@ const (
 
 // MoveRequest selects the deliveries to replay or cancel: by id, or by a selection.
 type MoveRequest struct {
-	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
+	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries: their ids, or the first 8 or more digits of each. Without any: those that the options choose."`
 	Selection
 	Yes    bool `help:"Do it. Without it, options only count the deliveries that they select."`
 	DryRun bool `help:"Only count, which is what happens without --yes."`
@@ -81,7 +81,7 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 	move func(context.Context, *Ledger, []uuid.UUID, records.Filter) (int, map[uuid.UUID]string, []ledger.Task,
 		error)) (*MoveReport, error) {
-	ids, f, err := r.check(v, time.Now())
+	f, err := r.check(v, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +97,16 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 		return nil, err
 	}
 	defer st.Close()
+	var ids []uuid.UUID
+	for _, s := range r.IDs {
+		id, err := findID(ctx, st, s)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 		moved, left, tasks, err := move(ctx, st.Ledger, ids, f)
 		st.Dispatch(ctx, tasks)
@@ -107,15 +117,14 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 
 // verb describes a change of deliveries, and which statuses a selection includes.
 type verb struct {
-	name    string                    // its name in the audit row and in texts
-	done    string                    // "queued anew"
-	takes   []outcome.Status          // statuses that a selection without a status includes
-	named   []outcome.Status          // statuses that it includes only if the selection names a status or a reason
-	refuses map[outcome.Status]string // statuses that cannot be selected, with the reason
-	// unfiltered: a selection leaves out deliveries that a filter skipped
-	unfiltered bool
-	repeats    bool // it also changes deliveries that are delivered, and selects them again once they are
-	needsJob   bool // it leaves deliveries without a job
+	name       string                    // its name in the audit row and in texts
+	done       string                    // "queued anew"
+	takes      []outcome.Status          // statuses that a selection without a status includes
+	named      []outcome.Status          // statuses that it includes only if the selection names a status or a reason
+	refuses    map[outcome.Status]string // statuses that cannot be selected, with the reason
+	unfiltered bool                      // a selection leaves out deliveries that a filter skipped
+	repeats    bool                      // it also changes deliveries that are delivered, and selects them again once they are
+	needsJob   bool                      // it leaves deliveries without a job
 	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
@@ -136,7 +145,7 @@ func cancelVerb(r MoveRequest) verb {
 func (s Selection) ListMoves() (names []string) {
 	r := MoveRequest{Selection: s}
 	for _, v := range []verb{replayVerb(r), cancelVerb(r)} {
-		if _, _, err := r.check(v, time.Now()); err == nil {
+		if _, err := r.check(v, time.Now()); err == nil {
 			names = append(names, v.name)
 		}
 	}
@@ -155,7 +164,7 @@ func (v verb) takenStatuses(f records.Filter) []outcome.Status {
 }
 
 // check returns an error if the request is invalid in itself, before anything is connected.
-func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Filter, err error) {
+func (r MoveRequest) check(v verb, now time.Time) (f records.Filter, err error) {
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
@@ -172,30 +181,25 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	case r.Reorged:
 		err = NewMisuseOf("reorged", "only lists deliveries")
 	}
-	if err != nil {
-		return nil, f, err
-	}
 	for _, s := range r.IDs {
-		id, err := parseID(s)
-		if err != nil {
-			return nil, f, err
-		}
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
+		_, _, idErr := parseID(s)
+		err = cmp.Or(err, idErr)
+	}
+	if err != nil {
+		return f, err
 	}
 	if f, err = r.parseFilter(now); err != nil {
-		return nil, f, err
+		return f, err
 	}
 	for _, status := range f.Statuses {
 		if why, ok := v.refuses[status]; ok {
-			return nil, f, NewMisuseOf("status", "%s: %s", status, why)
+			return f, NewMisuseOf("status", "%s: %s", status, why)
 		}
 	}
 	if f.Unfiltered = v.unfiltered; f.Unfiltered && f.Reason == outcome.Filtered {
-		return nil, f, NewMisuseOf("reason", "%s: with --force they are delivered despite the filter", f.Reason)
+		return f, NewMisuseOf("reason", "%s: with --force they are delivered despite the filter", f.Reason)
 	}
-	return ids, f, nil
+	return f, nil
 }
 
 // moveStore is the part of the store that a replay or a cancellation needs.

@@ -1,8 +1,9 @@
-package operator
+package records_test
 
 import (
 	"testing"
 
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -15,13 +16,13 @@ func TestParseShortID(t *testing.T) {
 		"0123456789ABCDEF0123456789abcdef":     "01234567-89ab-cdef-0123-456789abcdef 01234567-89ab-cdef-0123-456789abcdef",
 		"01234567-89ab-cdef-0123-456789abcdef": "01234567-89ab-cdef-0123-456789abcdef 01234567-89ab-cdef-0123-456789abcdef",
 	} {
-		first, last, ok := parseShortID(s)
+		first, last, ok := records.ParseShortID(s)
 		if got := first.String() + " " + last.String(); !ok || got != want {
 			t.Errorf("%s: %t, %s", s, ok, got)
 		}
 	}
 	for _, s := range []string{"", "0123456", "0123456-", "0123456x", "Weather station", "0123456789abcdef0123456789abcdef0", "8453:42"} {
-		_, _, ok := parseShortID(s)
+		_, _, ok := records.ParseShortID(s)
 		heraldtest.Equal(t, s, ok, false)
 	}
 }
