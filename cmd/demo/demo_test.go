@@ -155,3 +155,19 @@ func TestFeedbackWithoutDemo(t *testing.T) {
 	heraldtest.Fails(t, "with a file of the past", give.giveFeedback(t.Context(), path, os.Stderr),
 		"the demo has ended")
 }
+
+// TestMisuse checks that a wrong argument leads to exit code 2, as that of other commands does.
+func TestMisuse(t *testing.T) {
+	if os.Getenv("DEMO_TEST_MAIN") != "" { // this process is the one that the test starts
+		os.Args = []string{"demo", "--nope"}
+		main()
+	}
+	binary, err := os.Executable()
+	heraldtest.Must(t, err)
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run=^TestMisuse$")
+	cmd.Env = append(os.Environ(), "DEMO_TEST_MAIN=1")
+	out, _ := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "unknown flag --nope") {
+		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), out)
+	}
+}

@@ -65,7 +65,7 @@ func runGuarded(stderr io.Writer, do func() error) (code int) {
 // runCommandLine parses the command line and runs the command.
 func runCommandLine() error {
 	var c command
-	k := kong.Parse(&c, kong.Name("demo"),
+	k := kong.Parse(&c, kong.Name("demo"), kong.Exit(func(code int) { os.Exit(min(code, 2)) }), // as other commands
 		kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
 	if c.EnvFile == "" {
 		c.EnvFile = besideProgram("demo.env")
