@@ -105,6 +105,8 @@ func TestListsHaveACursor(t *testing.T) {
 		heraldtest.Equal(t, "deliveries, agents, failing, audit", [][]int{deliveries, agents, failing, audit},
 			[][]int{want, want, want, want})
 	}
+	accepted := ask[operator.DeliveryPage](d, "delivery", "list", "--limit", "1").Deliveries[0].CreatedAt
+	heraldtest.Contains(t, "a time that --since takes", d.out("delivery", "list", "--limit", "1"), " "+accepted.UTC().Format(time.RFC3339)+" ")
 	for _, id := range []string{"0", "18446744073709551615"} {
 		d.says(exitMisuse, "worker: "+id+" is no chain's id", "chain", "show", id)
 		d.says(exitMisuse, "worker: "+id+" is no chain's id", "agent", "list", "--chain", id)

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/base/text"
@@ -47,7 +46,7 @@ func (c *deliveryListCmd) Run(a *command) error {
 		for _, d := range page.Deliveries {
 			row := []any{d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Client,
 				text.Shorten(d.Value), text.Shorten(strings.TrimSpace(d.Tag1 + " " + d.Tag2)), d.Attempts,
-				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint}
+				report.Time(&d.CreatedAt), d.Endpoint}
 			if c.Wide {
 				row = append(row, text.Cut(d.Error, 300, "…"))
 			}
@@ -212,7 +211,7 @@ func (c *deliveryAuditCmd) Run(a *command) error {
 	return c.printAnswer(a, page, err, func() {
 		t := a.newTable("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
 		for _, r := range page.Audit {
-			t.addRow(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
+			t.addRow(r.ID, report.Time(&r.At), r.Actor, r.Action, r.State, r.Matched, r.Moved,
 				text.Shorten(string(r.Filter)), text.Shorten(r.Note))
 		}
 		a.endPage(t, page.Next)
