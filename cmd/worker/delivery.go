@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"os/user"
 	"reflect"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/base/text"
@@ -178,6 +180,8 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
 func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int) error {
+	// Otherwise the first line after the end of a reader, as head is, would end the change and leave its audit row open.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	bar := progress.New(a.err, 0)
 	r := c.MoveRequest
 	r.Actor, r.Force, r.Rate = c.actorName(), force, rate

@@ -76,3 +76,22 @@ func TestStopsInOrder(t *testing.T) {
 		_ = log.Close()
 	}
 }
+
+// TestReplayOutlivesItsReader checks that a replay ends in order if the reader of its output ends first, as in
+// `worker delivery replay … | head`.
+func TestReplayOutlivesItsReader(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	binary, err := os.Executable()
+	heraldtest.Must(t, err)
+	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), binary, "delivery", "replay", d.ended(42, delivered).String())
+	cmd.Env = append(d.env, mainVariable+"=1", "HERALD_DATA="+t.TempDir())
+	reader, stdout, err := os.Pipe()
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, reader.Close())
+	cmd.Stdout = stdout
+	_ = cmd.Run()
+	_ = stdout.Close()
+	heraldtest.Equal(t, "the exit code", cmd.ProcessState.ExitCode(), exitLeft)
+	heraldtest.Equal(t, "the audit", d.audits()[0].State, "done")
+}
