@@ -180,7 +180,7 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
 func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int) error {
-	// Otherwise the first line after the end of a reader, as head is, would end the change and leave its audit row open.
+	// Otherwise the change ends in the middle, without its end in the audit, once the reader of its output has ended.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	bar := progress.New(a.err, 0)
 	r := c.MoveRequest

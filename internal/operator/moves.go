@@ -123,7 +123,7 @@ type verb struct {
 	named      []outcome.Status          // statuses that it includes only if the selection names a status or a reason
 	refuses    map[outcome.Status]string // statuses that cannot be selected, with the reason
 	unfiltered bool                      // a selection leaves out deliveries that a filter skipped
-	repeats    bool                      // it also changes deliveries that are delivered, and selects them again once they are
+	repeats    bool                      // it also changes delivered deliveries, and selects them again
 	needsJob   bool                      // it leaves deliveries without a job
 	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }

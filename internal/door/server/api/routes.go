@@ -112,8 +112,9 @@ func (a *API) listOperations() []operation {
 					"client's address, an agent (CHAIN:AGENT), or the beginning of an agent's name: that of its " +
 					"registration or, without one, of its server."}}}),
 		answering(a.showDelivery, operation{method: "GET", path: "/v1/deliveries/{id...}", id: "showDelivery",
-			summary: "Show one delivery, by id or by key (escape its # as %23), with its job, attempts and answers.",
-			also:    []int{404}}),
+			summary: "Show one delivery, by id, its first 8 or more digits or key (escape its # as %23), " +
+				"with its job, attempts and answers.",
+			also: []int{404}}),
 		answering(a.moveOne(a.Operator.Replay), operation{method: "POST", path: "/v1/deliveries/{id}/replay",
 			id: "replayDelivery", summary: "Deliver again.", body: reflect.TypeFor[MoveOne](),
 			also: []int{404, 409, 413, 415}}),
