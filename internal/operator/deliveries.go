@@ -260,7 +260,7 @@ func parseID(s string) (first, last uuid.UUID, err error) {
 	return first, last, err
 }
 
-// findID returns the id of the only delivery whose id begins with s. If there is none, it returns an id without one.
+// findID returns the id of the only delivery whose id begins with s. If there is none, no delivery has the returned id.
 func findID(ctx context.Context, st moveStore, s string) (uuid.UUID, error) {
 	first, last, err := parseID(s)
 	if err != nil || first == last {

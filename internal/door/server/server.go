@@ -295,8 +295,8 @@ var refusalPage = template.Must(template.New("refusal").Parse(`<!DOCTYPE html>
 </html>
 `))
 
-// refuseRequest answers a browser with a page, and others as AnswerError does. The API answers only JSON: some clients
-// accept text/html unless they are told otherwise, as Java's HttpURLConnection does.
+// refuseRequest answers a browser with a page, and others as AnswerError does. The API answers only JSON, because some
+// of its clients also accept text/html by default, such as Java's HttpURLConnection.
 func refuseRequest(w http.ResponseWriter, r *http.Request, status int, code, message string) {
 	isAPI := strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/mcp/")
 	if isAPI || !strings.Contains(r.Header.Get("Accept"), "text/html") {
