@@ -188,19 +188,23 @@ var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user:pas
 	"characters of user and password as their code, such as %40 for @, %2F for /, %3F for ?, %23 for # and %25 for %")
 
 // explainURL returns the error for a URL that the parser refused with err. It names the cause if that is the setup of
-// TLS, such as a missing file of an authority, a service (PGSERVICE) that no file defines, or connect_timeout. Other
-// causes may quote the URL, and with it the password.
+// TLS, such as a missing file of an authority, or a service (PGSERVICE) that no file defines. Other causes may quote the
+// URL, and with it the password, also that of connect_timeout.
 func explainURL(err error) error {
 	refused, ok := errors.AsType[*pgconn.ParseConfigError](err)
 	if !ok {
 		return errURL
 	}
 	cause := refused.Unwrap()
-	for _, failed := range []string{"failed to configure TLS", "failed to read service", "invalid connect_timeout"} {
+	const where = "DATABASE_URL or HERALD_LEADER_DATABASE_URL"
+	for _, failed := range []string{"failed to configure TLS", "failed to read service"} {
 		if cause != nil && strings.HasSuffix(refused.Error(), ": "+failed+" ("+cause.Error()+")") {
 			// The cause is not wrapped: pgerror.Explain would take a failed read of a file for one of the network.
-			return fmt.Errorf("DATABASE_URL or HERALD_LEADER_DATABASE_URL: %s: %s", failed, cause.Error())
+			return fmt.Errorf("%s: %s: %s", where, failed, cause.Error())
 		}
+	}
+	if cause != nil && strings.HasSuffix(refused.Error(), ": invalid connect_timeout ("+cause.Error()+")") {
+		return errors.New(where + ": connect_timeout is not a number of seconds")
 	}
 	return errURL
 }

@@ -58,7 +58,7 @@ func TestRefusedURL(t *testing.T) {
 		"postgres://u:hunter2@h/d?sslmode=verify-ca&sslrootcert=" + empty:          "unable to add CA to cert pool",
 		"postgres://u:hunter2@h/d?sslmode=verify_full":                             "sslmode is invalid",
 		"postgres://u:hunter2@h/d?service=prod&servicefile=/nowhere":               "failed to read service: failed to read service file: /nowhere",
-		"postgres://u:hunter2@h/d?connect_timeout=5s":                              `invalid connect_timeout: strconv.ParseInt: parsing "5s": invalid syntax`,
+		"postgres://u:hunter2@h/d?connect_timeout=5s":                              "connect_timeout is not a number of seconds",
 		"postgres://u:hunter2@h:port/d":                                            errURL.Error(),
 		"postgres://u:hunter2/%@h/d":                                               errURL.Error(),
 		"postgres://u:hunter2 failed to configure TLS@h:port/d":                    errURL.Error(),
