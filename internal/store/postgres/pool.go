@@ -188,8 +188,8 @@ var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user:pas
 	"characters of user and password as their code, such as %40 for @, %2F for /, %3F for ?, %23 for # and %25 for %")
 
 // explainURL returns the error for a URL that the parser refused with err. It names the cause if that is the setup of
-// TLS, such as a missing file of an authority, or a service (PGSERVICE) that no file defines. Other causes may quote the
-// URL, and with it the password, also that of connect_timeout.
+// TLS, such as a missing file of an authority, or a service (PGSERVICE) that no file defines. Other causes may quote
+// the URL, and with it the password, also that of connect_timeout.
 func explainURL(err error) error {
 	refused, ok := errors.AsType[*pgconn.ParseConfigError](err)
 	if !ok {
