@@ -260,7 +260,7 @@ func parseID(s string) (first, last uuid.UUID, err error) {
 	return first, last, err
 }
 
-// findID returns the id of the only delivery whose id begins with s. If there is none, no delivery has the returned id.
+// findID returns the id of the only delivery whose id begins with s, or an id that no delivery has.
 func findID(ctx context.Context, st moveStore, s string) (uuid.UUID, error) {
 	first, last, err := parseID(s)
 	if err != nil || first == last {

@@ -81,7 +81,7 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 	move func(context.Context, *Ledger, []uuid.UUID, records.Filter) (int, map[uuid.UUID]string, []ledger.Task,
 		error)) (*MoveReport, error) {
-	f, err := r.check(v, time.Now())
+	f, err := r.checkMove(v, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func cancelVerb(r MoveRequest) verb {
 func (s Selection) ListMoves() (names []string) {
 	r := MoveRequest{Selection: s}
 	for _, v := range []verb{replayVerb(r), cancelVerb(r)} {
-		if _, err := r.check(v, time.Now()); err == nil {
+		if _, err := r.checkMove(v, time.Now()); err == nil {
 			names = append(names, v.name)
 		}
 	}
@@ -163,8 +163,8 @@ func (v verb) takenStatuses(f records.Filter) []outcome.Status {
 	return v.takes
 }
 
-// check returns an error if the request is invalid in itself, before anything is connected.
-func (r MoveRequest) check(v verb, now time.Time) (f records.Filter, err error) {
+// checkMove returns an error if the request is invalid in itself, before anything is connected.
+func (r MoveRequest) checkMove(v verb, now time.Time) (f records.Filter, err error) {
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:

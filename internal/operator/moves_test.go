@@ -79,7 +79,7 @@ func TestTakenDeliveries(t *testing.T) {
 		{cancelVerb, MoveRequest{Selection: Selection{Status: "running"}, Force: true}, statuses{outcome.Running}, ledger.Ended{}},
 	} {
 		v := c.verb(c.ask)
-		f, err := c.ask.check(v, time.Now())
+		f, err := c.ask.checkMove(v, time.Now())
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, fmt.Sprintf("the statuses of %s %+v", v.name, c.ask), v.takenStatuses(f), c.take)
 		heraldtest.Equal(t, fmt.Sprintf("ended ones of %s %+v", v.name, c.ask), c.ask.mayReplay(v, f), c.may)
@@ -89,7 +89,7 @@ func TestTakenDeliveries(t *testing.T) {
 // TestNamesOptions: without a choice of deliveries, the error names every option that chooses some.
 func TestNamesOptions(t *testing.T) {
 	t.Parallel()
-	_, err := MoveRequest{}.check(replayVerb(MoveRequest{}), time.Now())
+	_, err := MoveRequest{}.checkMove(replayVerb(MoveRequest{}), time.Now())
 	var misuse *MisuseError
 	if !errors.As(err, &misuse) {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestBlankChoice(t *testing.T) {
 	for _, s := range []Selection{{Client: " "}, {Transaction: "\n"}, {Status: ","}, {Status: " "}, {Agent: " "}, {Reason: " "}, {Kind: " "}, {Since: " "},
 		{Until: "0001-01-01T00:00:00Z"}} {
 		for _, v := range []verb{replayVerb(MoveRequest{}), cancelVerb(MoveRequest{})} {
-			f, err := MoveRequest{Selection: s, Yes: true}.check(v, time.Now())
+			f, err := MoveRequest{Selection: s, Yes: true}.checkMove(v, time.Now())
 			if _, ok := errors.AsType[*MisuseError](err); !ok {
 				t.Errorf("%s %+v selects %+v, %v", v.name, s, f, err)
 			}
@@ -188,7 +188,7 @@ func (s *shelf) EndAudit(ctx context.Context, id, moved int64, state, note strin
 func (s *shelf) replay(ctx context.Context, t testing.TB, r MoveRequest, move func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]string, error)) (*MoveReport, error) {
 	t.Helper()
 	v := replayVerb(r)
-	f, err := r.check(v, time.Now())
+	f, err := r.checkMove(v, time.Now())
 	heraldtest.Must(t, err)
 	ids := make([]uuid.UUID, len(r.IDs))
 	for i, id := range r.IDs {

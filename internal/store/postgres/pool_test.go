@@ -117,7 +117,8 @@ func TestDatabaseSettings(t *testing.T) {
 	heraldtest.Equal(t, "time to connect", worker.Conns.Config().ConnConfig.ConnectTimeout, 7*time.Second)
 }
 
-// TestTooManyConnections: if a role may have no more connections, the error names the settings, and is a temporary one.
+// TestTooManyConnections: a role has reached its limit of connections. The error names the settings, and counts as
+// temporary.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.EmptyPostgres(t)
