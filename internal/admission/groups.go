@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
@@ -73,9 +71,6 @@ type groups struct {
 	why      [groupCount]string
 	latest   *lru.Cache[erc8004.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
 	now      func() time.Time
-
-	mu         sync.Mutex
-	lastReturn time.Time // the latest time at which spreadWait let a delivery try again
 }
 
 // latestOutcome is when an agent's latest attempt in this process ended, and whether it succeeded.
@@ -98,15 +93,9 @@ const (
 	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than
 	// another claim and record. If the expected wait is longer, the attempt does not wait.
 	maxSlotWait = 200 * time.Millisecond
-	// minReturnGap is the gap between the times at which spreadWait lets deliveries that got no group permit try again.
-	// The limiter computes its wait from the duration of earlier attempts. Before the first one has ended, each wait is
-	// short, and hundreds of deliveries would try again at once. Therefore spreadWait spreads waits of at most
-	// spreadWithin.
-	minReturnGap = 100 * time.Millisecond
-	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If the gaps would need a longer
-	// wait, the wait is random, between half of maxReturnWait and all of it.
-	maxReturnWait = 5 * time.Minute
+	// firstReturnGap is the gap between the times at which refused deliveries of a group try again, until an attempt of
+	// the group has ended. Without it, hundreds would try again at once.
+	firstReturnGap = 100 * time.Millisecond
 	// quickStep is how long a step may take before it needs group permits (admitSlow).
 	quickStep = time.Second
 	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
@@ -123,7 +112,8 @@ func newGroups(cfg Config) (*groups, error) {
 	for i, rule := range groupRules {
 		slots := max(1, rule.slots(cfg.Slots))
 		limiter, err := ratelimit.New(ratelimit.Config{Inflight: slots, Rate: 1e6, MaxWaiters: cfg.Slots,
-			MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: cfg.Logger, Now: g.now})
+			MaxWait: maxSlotWait, FirstMean: time.Duration(slots) * firstReturnGap, PermitTTL: slotTTL,
+			Logger: cfg.Logger, Now: g.now})
 		if err != nil {
 			return nil, err
 		}
@@ -172,9 +162,8 @@ func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
 	key := cmp.Or(name, "all")
 	permit, err := g.limiters[of].Acquire(ctx, key, key, p.token)
 	if refused, ok := errors.AsType[*ratelimit.RefusedError](err); ok {
-		wait := g.spreadWait(refused.Wait)
-		return outcome.Pause(outcome.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
-			g.why[of], wait.Round(100*time.Millisecond)))
+		return outcome.Pause(outcome.AgentBusy, refused.Wait, fmt.Sprintf("%s, and these are in use; this one "+
+			"returns in %s", g.why[of], refused.Wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {
 		return fmt.Errorf("acquire a slot of a group: %w", err)
@@ -193,26 +182,6 @@ func (p *Pass) leaveGroups(n int) {
 		h.permit.Release(ratelimit.Neutral)
 	}
 	p.held = p.held[:min(n, len(p.held))]
-}
-
-// spreadWait returns how long a delivery that got no group permit waits before it tries again. wait is the wait that
-// the limiter returned. A wait of more than spreadWithin is returned unchanged. A shorter one is extended, up to
-// maxReturnWait, so that such deliveries try again with gaps of minReturnGap.
-func (g *groups) spreadWait(wait time.Duration) time.Duration {
-	if wait > spreadWithin {
-		return wait // the limiter reserved this time for the delivery, so it needs no further gap
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.now()
-	if g.lastReturn = g.lastReturn.Add(minReturnGap); g.lastReturn.Before(now.Add(wait)) {
-		g.lastReturn = now.Add(wait)
-	}
-	if latest := now.Add(maxReturnWait); g.lastReturn.After(latest) {
-		g.lastReturn = latest
-		return maxReturnWait/2 + rand.N(maxReturnWait/2)
-	}
-	return g.lastReturn.Sub(now)
 }
 
 // registrableDomain returns the part of the URL's host that one owner registers: the public suffix and one more label.

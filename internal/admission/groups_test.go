@@ -330,6 +330,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 // waits differ.
 func TestNewcomersComeBackInTime(t *testing.T) {
 	t.Parallel()
+	const longest = 5 * time.Minute
 	w := newGateWorld(t, 32)
 	for i := range int64(16) {
 		heraldtest.Must(t, w.slotNow(w.attempt(i)))
@@ -338,7 +339,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	waits := map[time.Duration]bool{}
 	for i := range int64(20_000) {
 		v := w.pause(w.slotNow(w.attempt(1000 + i)))
-		if v > maxReturnWait || i > 10_000 && v < maxReturnWait/2 {
+		if v > longest || i > 10_000 && v < longest/2 {
 			t.Fatalf("number %d: comes back in %s", i, v)
 		}
 		waits[v] = true
@@ -346,7 +347,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	if len(waits) < 10_000 {
 		t.Errorf("they come back at %d times", len(waits))
 	}
-	w.clock = w.clock.Add(maxReturnWait)
+	w.clock = w.clock.Add(longest)
 	if v := w.pause(w.slotNow(w.attempt(999))); v > 2*time.Second {
 		t.Errorf("after a quiet time: %s", v)
 	}

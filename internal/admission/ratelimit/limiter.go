@@ -56,6 +56,8 @@ type Config struct {
 	MaxOriginWaiters int
 	// MaxWait is how long a call may wait in this process for a permit. Default 1 s.
 	MaxWait time.Duration
+	// FirstMean is the mean call time from which return times follow until a call of the endpoint has ended. Default 0.
+	FirstMean time.Duration
 	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers. One takes about 700
 	// bytes. Endpoints in use are always kept. Default 10,000.
 	MaxEndpoints int
@@ -150,7 +152,7 @@ func New(cfg Config) (*Limiter, error) {
 		firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter,
 		origins: map[string]*origin{}, endpoints: map[string]*list.Element{}, lru: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
-		hold:   toMicros(cfg.PermitTTL),
+		hold: toMicros(cfg.PermitTTL), firstMean: toMicros(cfg.FirstMean),
 		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
 		openFor: toMicros(cfg.OpenFor),
 		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -11,6 +12,7 @@ type rules struct {
 	gap              int64 // time between two calls at the full rate
 	burst            int64
 	hold             int64 // after this time, a permit expires even if it is not released: Config.PermitTTL
+	firstMean        int64 // mean call time of an endpoint before its first call has ended: Config.FirstMean
 	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
@@ -131,8 +133,8 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 	}
 	if q.reserve || v.code.forbidsCalls() {
 		line := limitTime(e.Line, now, r.maxWait, 0)
-		inflight := int64(r.inflight)
-		e.Line = min(max(line, from)+max(r.gap*waiters, e.Mean/inflight*min(waiters, inflight)), now+r.maxWait)
+		inflight, mean := int64(r.inflight), cmp.Or(e.Mean, r.firstMean)
+		e.Line = min(max(line, from)+max(r.gap*waiters, mean/inflight*min(waiters, inflight)), now+r.maxWait)
 		v.wait = e.Line - now
 	}
 	switch {
