@@ -140,6 +140,7 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 		}
 		return err.Code != readOnly && keepsConn(conn, err)
 	}
+	pc.ConnConfig.Tracer = newSessionGate()
 	adjust(pc)
 	if p.Conns, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
