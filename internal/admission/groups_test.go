@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -319,7 +320,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	last := time.Duration(0)
 	for i := range int64(100) {
 		v := w.pause(w.slotNow(w.attempt(10 + i)))
-		if want := last + 2*time.Second/4; i > 0 && v != want {
+		if want := last + 2*time.Second/4/returns; i > 0 && v != want {
 			t.Fatalf("number %d comes back in %s, want %s", i, v, want)
 		}
 		last = v
@@ -351,6 +352,37 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	if v := w.pause(w.slotNow(w.attempt(999))); v > 2*time.Second {
 		t.Errorf("after a quiet time: %s", v)
 	}
+}
+
+// TestGroupsUseTheirSlots: few slots stay unused while newcomers wait. Eight slots need 200 s for 500 attempts, of which
+// every second takes 6 s.
+func TestGroupsUseTheirSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slots, newcomers = 16, 500
+		w := newGateWorld(t, slots, func(c *Config) { c.Now = time.Now })
+		began, free := time.Now(), make(chan bool, slots)
+		var all sync.WaitGroup
+		for agent := range int64(newcomers) {
+			all.Go(func() {
+				for wait := time.Duration(1); wait > 0; {
+					free <- true
+					a := w.attempt(agent)
+					time.Sleep(5 * time.Millisecond) // claim
+					if wait = w.pause(w.slotNow(a)); wait == 0 {
+						time.Sleep(time.Second/5 + time.Duration(agent%2)*6*time.Second)
+					}
+					a.Leave()
+					<-free
+					time.Sleep(wait)
+				}
+			})
+		}
+		all.Wait()
+		if all := time.Since(began); all > 220*time.Second {
+			t.Errorf("all newcomers had an attempt after %s", all)
+		}
+	})
 }
 
 // TestRegistrableDomain: more host names of a domain, or more addresses of a network, count as the same domain.

@@ -32,8 +32,9 @@
 //     an endpoint is its line. A reserved time is at least a second ahead, and not before the breaker's next probe.
 //   - A reserved time is later than the endpoint's previous one by the expected time until the endpoint's next call.
 //     If n endpoints wait, that is the longer of two times: n/Rate, and the mean call time divided by the endpoint's
-//     part of the permits (Inflight/n, at least one). Until a call has ended, Config.FirstMean replaces the mean. If
-//     the line is five minutes ahead, the call gets a random time in the second half of these five minutes.
+//     part of the permits (Inflight/n, at least one). The second time is divided by Config.Returns. Until a call
+//     has ended, Config.FirstMean replaces the mean. If the line is five minutes ahead, the call gets a random time in
+//     the second half of these five minutes.
 //
 // # How endpoints share their origin
 //

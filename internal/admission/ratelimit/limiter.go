@@ -58,6 +58,10 @@ type Config struct {
 	MaxWait time.Duration
 	// FirstMean is the mean call time from which return times follow until a call of the endpoint has ended. Default 0.
 	FirstMean time.Duration
+	// Returns is how many refused calls of an endpoint get a return time in the time in which one call of it can be
+	// granted. Default 1, which costs the fewest tries. With more, fewer permits stay unused: a call that returns while
+	// calls are slower than the mean is refused again, and then returns after all others.
+	Returns int
 	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers. One takes about 700
 	// bytes. Endpoints in use are always kept. Default 10,000.
 	MaxEndpoints int
@@ -132,6 +136,7 @@ func New(cfg Config) (*Limiter, error) {
 	cfg.Burst = cmp.Or(cfg.Burst, int(math.Ceil(cfg.Rate)))
 	cfg.MaxWaiters = cmp.Or(cfg.MaxWaiters, cfg.Inflight)
 	cfg.MinCalls = cmp.Or(cfg.MinCalls, 10)
+	cfg.Returns = cmp.Or(cfg.Returns, 1)
 	cfg.MaxEndpoints = cmp.Or(cfg.MaxEndpoints, 10_000)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 50*time.Millisecond)
 	cfg.Window = cmp.Or(cfg.Window, 5*time.Minute)
@@ -152,7 +157,7 @@ func New(cfg Config) (*Limiter, error) {
 		firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter,
 		origins: map[string]*origin{}, endpoints: map[string]*list.Element{}, lru: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
-		hold: toMicros(cfg.PermitTTL), firstMean: toMicros(cfg.FirstMean),
+		hold: toMicros(cfg.PermitTTL), firstMean: toMicros(cfg.FirstMean), returns: int64(cfg.Returns),
 		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
 		openFor: toMicros(cfg.OpenFor),
 		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),

@@ -13,6 +13,7 @@ type rules struct {
 	burst            int64
 	hold             int64 // after this time, a permit expires even if it is not released: Config.PermitTTL
 	firstMean        int64 // mean call time of an endpoint before its first call has ended: Config.FirstMean
+	returns          int64 // Config.Returns
 	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
@@ -134,7 +135,8 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 	if q.reserve || v.code.forbidsCalls() {
 		line := limitTime(e.Line, now, r.maxWait, 0)
 		inflight, mean := int64(r.inflight), cmp.Or(e.Mean, r.firstMean)
-		e.Line = min(max(line, from)+max(r.gap*waiters, mean/inflight*min(waiters, inflight)), now+r.maxWait)
+		step := mean / inflight * min(waiters, inflight) / r.returns
+		e.Line = min(max(line, from)+max(r.gap*waiters, step), now+r.maxWait)
 		v.wait = e.Line - now
 	}
 	switch {

@@ -76,7 +76,7 @@ func (b *bench) readBreaker(e *circuit, now int64) (s state, left int64) {
 const second = int64(time.Second / time.Microsecond)
 
 func defaultRules() rules {
-	return rules{inflight: 4, gap: second / 100, burst: 100, hold: 180 * second, bucket: 30 * second, minCalls: 10, ratio: 0.7,
+	return rules{inflight: 4, gap: second / 100, burst: 100, hold: 180 * second, bucket: 30 * second, minCalls: 10, returns: 1, ratio: 0.7,
 		openFor: 30 * second, minWait: second, maxWait: 300 * second, presence: second / 4, slack: 5 * second, recent: 60 * second}
 }
 
@@ -711,7 +711,7 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench, seeds ui
 	for seed := range seeds {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		r := rules{inflight: 1 + rnd.IntN(5), gap: 1 + rnd.Int64N(second), burst: 1 + rnd.Int64N(20), hold: second + rnd.Int64N(60*second),
-			bucket: 1 + rnd.Int64N(3*second), minCalls: 1 + rnd.Int64N(5), ratio: 0.1 + 0.9*rnd.Float64(), openFor: 1000 + rnd.Int64N(5*second),
+			bucket: 1 + rnd.Int64N(3*second), minCalls: 1 + rnd.Int64N(5), returns: 1 + rnd.Int64N(3), ratio: 0.1 + 0.9*rnd.Float64(), openFor: 1000 + rnd.Int64N(5*second),
 			minWait: second, maxWait: 20 * second, presence: 1 + rnd.Int64N(second), slack: 1 + rnd.Int64N(5*second),
 			keptAfter: rnd.Int64N(second) * int64(rnd.IntN(2)), recent: 1 + rnd.Int64N(20*second)}
 		a, b := localBench(t, r), newBench(t, r)

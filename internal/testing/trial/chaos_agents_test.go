@@ -257,7 +257,7 @@ func measureLoad(t *testing.T, l load, ready *sync.WaitGroup) (m measuredLoad) {
 	paced := r.everyone()
 	if l.met {
 		r.enqueue(l.agents, paced...)
-		r.must(r.AwaitFinal(r.within(3 * time.Minute)))
+		r.must(r.AwaitFinal(r.within(5 * time.Minute)))
 	}
 	if l.standing > 0 {
 		paced = paced[len(l.bad):]
@@ -297,7 +297,8 @@ func measureLoad(t *testing.T, l load, ready *sync.WaitGroup) (m measuredLoad) {
 	healthy := map[uuid.UUID]bool{}
 	var rows map[uuid.UUID]Row
 	behind := 0
-	if err := Until(r.within(time.Minute), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
+	// A healthy agent whose first attempt took more than a second, on a busy machine, waits beside the slow ones.
+	if err := Until(r.within(3*time.Minute), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
 		all, err := r.Rows(r.ctx)
 		if err != nil {
 			return false, err
