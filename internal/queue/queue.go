@@ -133,6 +133,7 @@ func Open(cfg Config) (*Queue, error) {
 		opt.DialerRetries = 1
 	}
 	rdb := redis.NewUniversalClient(&opt.UniversalOptions)
+	rdb.AddHook(dequeuePause{})
 	read := maps.Clone(lanes)
 	if cfg.NoIntake {
 		delete(read, intakeLane)

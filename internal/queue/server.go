@@ -75,6 +75,9 @@ type Server interface {
 	Shutdown()
 }
 
+// refusedPause is the pause after a failed try to fetch a task (dequeuePause).
+const refusedPause = 200 * time.Millisecond
+
 type server struct {
 	*Queue
 	srv     *asynq.Server
@@ -110,6 +113,34 @@ func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 		LogLevel:                 asynq.WarnLevel,
 	})
 	return s, nil
+}
+
+// dequeuePause is a hook of the Redis driver that waits after a failed try to fetch a task. asynq would repeat the try
+// at once, which costs more than a core while Redis refuses it, for example because its memory is full.
+type dequeuePause struct{}
+
+func (dequeuePause) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (dequeuePause) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (dequeuePause) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		err := next(ctx, command)
+		// The arguments of the script are: evalsha, its hash, the number of its keys, and first the lane's pending tasks.
+		args := command.Args()
+		if err == nil || len(args) < 4 || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOSCRIPT") {
+			return err
+		}
+		if key, _ := args[3].(string); strings.HasSuffix(key, ":pending") {
+			select {
+			case <-time.After(refusedPause):
+			case <-ctx.Done():
+			}
+		}
+		return err
+	}
 }
 
 func (s *server) Start() error {

@@ -258,6 +258,45 @@ func TestPanicComesBack(t *testing.T) {
 	heraldtest.Await(t, "the task waits for another try", func() bool { return info(t, q, task).State == asynq.TaskStateRetry })
 }
 
+// TestFullRedisIsNotAskedAllTheTime: while Redis gives out no tasks because its memory is full, the server asks a few
+// times a second.
+func TestFullRedisIsNotAskedAllTheTime(t *testing.T) {
+	t.Parallel()
+	q := openAt(t, heraldtest.RealRedis(t))
+	ctx := heraldtest.Within(t, 20*time.Second)
+	heraldtest.Must(t, q.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	defer q.rdb.ConfigSet(ctx, "maxmemory", "0")
+	asked := askedTimes{refused: make(chan time.Time, 3)}
+	q.rdb.(redis.UniversalClient).AddHook(asked)
+	serve(t, q, handler{}, 1)
+	var times [3]time.Time
+	for i := range times {
+		times[i] = heraldtest.Receive(t, "a refusal", asked.refused)
+	}
+	if took := times[2].Sub(times[0]); took < 2*refusedPause {
+		t.Errorf("asked three times in %s", took)
+	}
+}
+
+// askedTimes notes when Redis refused to give out a task.
+type askedTimes struct {
+	dequeuePause
+	refused chan time.Time
+}
+
+func (a askedTimes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		err := next(ctx, command)
+		if command.Name() == "evalsha" && redis.HasErrorPrefix(err, "OOM") && strings.HasSuffix(fmt.Sprint(command.Args()[3]), ":pending") {
+			select {
+			case a.refused <- time.Now():
+			default:
+			}
+		}
+		return err
+	}
+}
+
 // TestGracefulShutdown: shutdown stops taking tasks and waits for running ones.
 func TestGracefulShutdown(t *testing.T) {
 	t.Parallel()
