@@ -128,7 +128,7 @@ func (dequeuePause) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func (dequeuePause) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		err := next(ctx, command)
-		// The arguments of the script are: evalsha, its hash, the number of its keys, and first the lane's pending tasks.
+		// The arguments are evalsha, a hash, the number of keys, and first the key of a lane's pending tasks.
 		args := command.Args()
 		if err == nil || len(args) < 4 || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOSCRIPT") {
 			return err

@@ -297,7 +297,8 @@ func measureLoad(t *testing.T, l load, ready *sync.WaitGroup) (m measuredLoad) {
 	healthy := map[uuid.UUID]bool{}
 	var rows map[uuid.UUID]Row
 	behind := 0
-	// A healthy agent whose first attempt took more than a second, on a busy machine, waits beside the slow ones.
+	// If a healthy agent's first attempt took more than a second, because the machine was busy, its next deliveries wait
+	// for the slots of slow agents.
 	if err := Until(r.within(3*time.Minute), pollSlow, "the healthy agents' deliveries to end", func() (bool, error) {
 		all, err := r.Rows(r.ctx)
 		if err != nil {
