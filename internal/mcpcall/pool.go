@@ -66,9 +66,14 @@ type opening struct {
 	dropped bool          // the slot was removed during the attempt, so the callers need another client
 }
 
-// idlePerHost is the largest number of idle HTTP connections per host. If more calls run at the same time, each further
-// call needs a new connection.
-const idlePerHost = 16
+const (
+	// idlePerHost is the largest number of idle HTTP connections per host. If more calls run at the same time, each
+	// further call needs a new connection.
+	idlePerHost = 16
+	// idleConn is how long an unused connection is kept. It must be shorter than at the agent's server: if the server
+	// closes it while a call is sent, the outcome of the call is unknown. Node.js and uvicorn close after 5 s.
+	idleConn = 4 * time.Second
+)
 
 // NewPool validates cfg and returns a Pool, whose goroutines run until Close.
 func NewPool(cfg Config) (*Pool, error) {
@@ -79,7 +84,7 @@ func NewPool(cfg Config) (*Pool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	// There is no timeout for response headers, because agents may work for long before they answer. The deadline of
 	// the call bounds the wait.
-	limits := netguard.Limits{Header: -1, IdlePerHost: idlePerHost, IdleConns: cfg.MaxClients}
+	limits := netguard.Limits{Header: -1, Idle: idleConn, IdlePerHost: idlePerHost, IdleConns: cfg.MaxClients}
 	configured := cfg.Guard.Configured()
 	p := &Pool{
 		cfg:         cfg,

@@ -84,6 +84,17 @@ func TestSharedWhileReplaced(t *testing.T) {
 	}
 }
 
+// TestIdleConnections: the pool closes an unused connection before the servers that close it after five seconds.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	for name, kept := range map[string]time.Duration{"agents": p.base.IdleConnTimeout, "listed agents": p.listedBase.IdleConnTimeout} {
+		if kept <= 0 || kept > 4*time.Second {
+			t.Errorf("connections to %s are kept for %s", name, kept)
+		}
+	}
+}
+
 func TestIdleAndBounded(t *testing.T) {
 	t.Parallel()
 	answer, inCall, release := blocking()
