@@ -33,10 +33,15 @@ func Explain(err error) error {
 	if joined && ce.Config != nil && slices.ContainsFunc(ce.Config.Fallbacks, func(f *pgconn.FallbackConfig) bool {
 		return f.Host != ce.Config.Host || f.Port != ce.Config.Port
 	}) {
-		return explainTries(tries.Unwrap())
+		return connectError{explainTries(tries.Unwrap())}
 	}
-	return fmt.Errorf("connect to %s: %w", describeHost(ce), explainTry(ce.Unwrap()))
+	return connectError{fmt.Errorf("connect to %s: %w", describeHost(ce), explainTry(ce.Unwrap()))}
 }
+
+// connectError is an error for which there is no connection to Postgres.
+type connectError struct{ error }
+
+func (e connectError) Unwrap() error { return e.error }
 
 // explainTries returns an error that names each host of a URL with several, and why the connection to it failed.
 func explainTries(tries []error) (all error) {
@@ -71,12 +76,10 @@ func explainTry(err error) error {
 	case errors.As(err, &errno):
 		return errno
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
-		return errNoWrites
+		return errors.New("it is read-only, and target_session_attrs excludes it")
 	}
 	return netguard.Explain("it", 0, err)
 }
-
-var errNoWrites = errors.New("it is read-only, and target_session_attrs excludes it")
 
 func describeHost(ce *pgconn.ConnectError) string {
 	if ce.Config == nil {
@@ -94,16 +97,18 @@ const tooManyConnections = "53300"
 // connection, memory or disk, or takes no writes. Such an error passes without a change of the request.
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
+	var explained connectError
 	var pg *pgconn.PgError
 	var network net.Error
 	switch {
+	case errors.As(err, &connect), errors.As(err, &explained):
+		return true // also after a refusal by Postgres, such as that of an old password
 	case errors.As(err, &pg):
 		// 08: connection exceptions. 25006: it is read-only. 53: insufficient resources, but 534 is a limit of one
 		// statement (temp_file_limit). 57P: the server is shutting down, restarting or has crashed.
 		return strings.HasPrefix(pg.Code, "08") || pg.Code == "25006" || strings.HasPrefix(pg.Code, "57P") ||
 			strings.HasPrefix(pg.Code, "53") && !strings.HasPrefix(pg.Code, "534")
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, errNoWrites), errors.Is(err, io.EOF),
-		errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
 	}
 	return pgconn.SafeToRetry(err) || pgconn.Timeout(err)

@@ -1,8 +1,10 @@
 package pgerror
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -16,4 +18,13 @@ func TestAway(t *testing.T) {
 		heraldtest.Equal(t, code, Away(fmt.Errorf("list: %w", &pgconn.PgError{Code: code})), want)
 	}
 	heraldtest.Equal(t, "another error", Away(errors.New("53300")), false)
+
+	cfg, err := pgconn.ParseConfig("postgres://db.example/herald")
+	heraldtest.Must(t, err)
+	for _, cause := range []error{errors.New("x509: certificate has expired"), &pgconn.PgError{Code: "28P01"}} {
+		cfg.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, cause }
+		cfg.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"192.0.2.1"}, nil }
+		_, err := pgconn.ConnectConfig(t.Context(), cfg)
+		heraldtest.Equal(t, cause.Error(), Away(fmt.Errorf("list: %w", Explain(err))), true)
+	}
 }
