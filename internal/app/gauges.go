@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/queue"
@@ -42,9 +43,6 @@ var (
 func newGauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
-
-// tokenWarning is how long before its expiry a stored token counts as expiring soon.
-const tokenWarning = 7 * 24 * time.Hour
 
 // gaugeTimeout bounds the wait of a scrape for Postgres, and again for Redis. Prometheus waits for 10 s.
 const gaugeTimeout = 3 * time.Second
@@ -97,7 +95,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(overdueSeconds, depth.Overdue.Seconds())
 	}
-	if tokens, err := g.records.TokensExpiring(ctx, tokenWarning); err != nil {
+	if tokens, err := g.records.TokensExpiring(ctx, auth.ExpiryWarning); err != nil {
 		g.log.Warn("metrics: tokens that expire could not be counted", logging.About(logging.Postgres), "error", err)
 	} else {
 		send(expiringTokens, float64(tokens.Soon), "soon")

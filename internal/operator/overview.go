@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
@@ -144,7 +145,7 @@ func ReadState(ctx context.Context, st *Session) (Overview, error) {
 		Hours: []throughput.Minute{}}
 	depth, depthErr := st.Depth(ctx)
 	stuck, stuckErr := st.ListStuck(ctx)
-	tokens, tokensErr := st.TokensExpiring(ctx, tokenWarning)
+	tokens, tokensErr := st.TokensExpiring(ctx, auth.ExpiryWarning)
 	agents, agentsErr := st.CountAgents(ctx)
 	ended, endedErr := st.CountEnded(ctx, v.At.Add(-time.Hour))
 	workers, workersErr := st.Workers(ctx)
@@ -172,9 +173,6 @@ func ReadState(ctx context.Context, st *Session) (Overview, error) {
 	v.Needs = v.NeedsAttention()
 	return v, nil
 }
-
-// tokenWarning is how long before its expiry a token counts as expiring soon. The metrics use the same time.
-const tokenWarning = 7 * 24 * time.Hour
 
 // sumMinutes sets the sums of the last hour.
 func (v *Overview) sumMinutes() {

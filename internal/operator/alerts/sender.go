@@ -40,14 +40,11 @@ type SenderConfig struct {
 	Schedule outcome.Schedule // waits after failed attempts; the last wait is repeated
 	Logger   *slog.Logger
 
-	Interval time.Duration // between two polls of the outbox; default 5 s
-
-	Now    func() time.Time // default time.Now
-	Random func() float64   // in [0, 1), default math/rand
+	Random func() float64 // in [0, 1), default math/rand
 }
 
 const (
-	sendInterval = 5 * time.Second
+	sendInterval = 5 * time.Second // between two polls of the outbox
 	postTimeout  = 10 * time.Second
 	markTimeout  = 10 * time.Second
 	// alertLease is longer than one post and its record. If a worker dies after a post, the alert is posted again.
@@ -77,11 +74,7 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 	if err != nil {
 		return nil, errors.New("alerts: the secret is not base64") // the library's error may quote the secret
 	}
-	cfg.Interval = cmp.Or(cfg.Interval, sendInterval)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -99,7 +92,7 @@ func (s *Sender) Wake() {
 
 // Run posts alerts until the context ends. It finishes a post that has begun.
 func (s *Sender) Run(ctx context.Context) {
-	tick := time.Tick(s.Interval)
+	tick := time.Tick(sendInterval)
 	defer s.client.CloseIdleConnections()
 	for {
 		if err := s.SendDue(ctx); err != nil && ctx.Err() == nil {
@@ -164,7 +157,7 @@ func (s *Sender) sendAlert(ctx context.Context, a records.Alert) error {
 func (s *Sender) postAlert(ctx context.Context, a records.Alert) (retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	now := s.Now()
+	now := time.Now()
 	signature, err := s.hook.Sign(a.ID.String(), now, a.Payload)
 	if err != nil {
 		return 0, errors.New("it could not be signed")

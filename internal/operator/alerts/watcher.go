@@ -26,18 +26,16 @@ type WatcherConfig struct {
 	// DisableAfter is how long all calls of an agent may fail before the agent is disabled. 0: it is never disabled.
 	DisableAfter time.Duration
 
-	// FailingAfter is how long all calls of an agent, at least two, must fail before an alert is written. Default 1
-	// min: by then, the retry schedule has tried a delivery five times.
-	FailingAfter time.Duration
-	// Pause is the least time between two alerts of one kind about one agent's deliveries. Default 5 min.
-	Pause    time.Duration
 	Interval time.Duration // between two looks; default 10 s
-
-	Now func() time.Time // default time.Now
 }
 
 const (
 	defaultInterval = 10 * time.Second
+	// failingAfter is how long all calls of an agent, at least two, must fail before an alert is written: by then, the
+	// retry schedule has tried a delivery five times.
+	failingAfter = time.Minute
+	// alertPause is the least time between two alerts of one kind about one agent's deliveries.
+	alertPause = 5 * time.Minute
 	// lookEvery is how many times per interval Run checks whether a look is due. The first attempt may fail because the
 	// reconciler, which uses the same lock, leads at that moment.
 	lookEvery   = 4
@@ -62,13 +60,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	if cfg.DisableAfter < 0 {
 		return nil, errors.New("alerts: agents cannot be disabled before they fail")
 	}
-	cfg.FailingAfter = cmp.Or(cfg.FailingAfter, time.Minute)
-	cfg.Pause = cmp.Or(cfg.Pause, 5*time.Minute)
 	cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	return &Watcher{WatcherConfig: cfg}, nil
 }
 
@@ -77,7 +70,7 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 func (w *Watcher) Run(ctx context.Context) {
 	_ = loop.Pause(ctx, w.Interval/lookEvery/2)
 	for range loop.Every(ctx, w.Interval/lookEvery) {
-		if w.Now().Sub(w.last) < w.Interval {
+		if time.Since(w.last) < w.Interval {
 			continue
 		}
 		if err := w.LeadAndLook(ctx); err != nil && ctx.Err() == nil {
@@ -93,15 +86,15 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 	defer cancel()
 	led, err := w.Ledger.Lead(ctx, w.Look)
 	if led || err != nil {
-		w.last = w.Now()
+		w.last = time.Now()
 	}
 	return err
 }
 
 // Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
-	look := records.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter,
-		Pause: w.Pause, Keep: keepAlerts, After: w.after}
+	look := records.LookConfig{FailingAfter: failingAfter, DisableAfter: w.DisableAfter,
+		Pause: alertPause, Keep: keepAlerts, After: w.after}
 	if w.Wake != nil {
 		look.Compose = composePayload
 	}
