@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
@@ -148,6 +150,9 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	}
 	defer q.Close()
 	err = try(ctx, q.Ping)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w. Does REDIS_URL begin with rediss:// if Redis uses TLS, and with redis:// if not?", err)
+	}
 	if err == nil {
 		d.readClock(ctx, "Redis", q.Clock)
 		lanes, _ := q.Lanes(ctx)
