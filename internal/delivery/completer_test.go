@@ -150,8 +150,9 @@ func (w *completerWorld) Put(_ context.Context, id string, _ []byte) error {
 	w.spooled[uuid.MustParse(id)]++
 	return nil
 }
-func (w *completerWorld) Get(context.Context, string) ([]byte, error) { return nil, nil }
-func (w *completerWorld) Delete(context.Context, string) error        { return nil }
+func (w *completerWorld) PutMissing(context.Context, string, []byte) error { return nil }
+func (w *completerWorld) Get(context.Context, string) ([]byte, error)      { return nil, nil }
+func (w *completerWorld) Delete(context.Context, string) error             { return nil }
 
 // accept accepts n deliveries, each to an agent of its own.
 func (w *completerWorld) accept(n int) []uuid.UUID {

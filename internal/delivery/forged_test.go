@@ -66,7 +66,7 @@ func TestForgedResults(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "ignored outcomes", counted(t, reg, "herald_spooled_outcomes_ignored_total"),
-		map[string]float64{spooledUnreadable: float64(len(forged))})
+		map[string]float64{"unreadable": float64(len(forged))})
 	const line = "an outcome in Redis is ignored"
 	heraldtest.Equal(t, "log lines in a minute", log.Count(line), 1)
 	clock.Advance(time.Minute)
@@ -94,7 +94,7 @@ func TestIgnoredOutcomes(t *testing.T) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		heraldtest.Must(t, heraldtest.RedisClient(t, w.redisURL).LPush(t.Context(), "herald:result:"+id.String(), "x").Err())
-		callsIgnoring(w, a, id, spooledUnreadable, 1)
+		callsIgnoring(w, a, id, "unreadable", 1)
 	})
 	w.run(t, "of an attempt that ended otherwise", func(t *testing.T, w *world) {
 		a := newAgent(t, failsOnce())
@@ -104,7 +104,7 @@ func TestIgnoredOutcomes(t *testing.T) {
 		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
 		w.due(id)
 		heraldtest.Must(t, w.queue.Outcomes().Put(t.Context(), id.String(), old))
-		callsIgnoring(w, a, id, spooledOld, 2)
+		callsIgnoring(w, a, id, "old", 2)
 	})
 }
 

@@ -298,8 +298,19 @@ type safe struct {
 }
 
 func (s *safe) Put(ctx context.Context, key string, outcome []byte) error {
+	return s.put(ctx, key, outcome, true)
+}
+
+func (s *safe) PutMissing(ctx context.Context, key string, outcome []byte) error {
+	return s.put(ctx, key, outcome, false)
+}
+
+func (s *safe) put(ctx context.Context, key string, outcome []byte, replace bool) error {
 	id := uuid.MustParse(key)
 	return s.do(ctx, "keep", key, func() {
+		if !replace && s.r.keeps(id) {
+			return
+		}
 		s.h.kept(s.p, id, outcome)
 		if s.h.planted == forgetfulResults {
 			return

@@ -170,6 +170,28 @@ func TestKnownOutcomes(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
+	w.run(t, "delivered, and Redis lost the outcome", func(t *testing.T, w *world) {
+		a := newAgent(t)
+		id, spool, lost := w.dispatchTo(a.URL), w.queue.Outcomes(), atomic.Bool{}
+		k := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *ledger.Claim, ledger.Outcome) (ledger.Recorded, error) {
+				return ledger.Recorded{}, errAway
+			}}
+			c.Spool = &results{OutcomeSpool: spool, keep: func() error {
+				defer lost.Store(true)
+				return spool.Delete(t.Context(), id.String())
+			}}
+		})
+		ended := k.goDeliver(id, 1)
+		heraldtest.Await(t, "Redis has the outcome again", func() bool {
+			return lost.Load() && len(must(spool.Get(t.Context(), id.String()))) > 0
+		})
+		k.giveUp()
+		heraldtest.Receive(t, "the end", ended)
+		w.newWorker().mustDeliver(id, w.expire(id).Dispatch, "")
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
+	})
+
 	w.run(t, "delivered late, after the next claim and before its look at Redis", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)

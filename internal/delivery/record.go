@@ -111,15 +111,15 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o ledger.Outcome
 }
 
 // commitOutcome calls commit until Postgres has the outcome d of the claim c, because otherwise an accepted delivery
-// could be called again. After the first failure it also spools the outcome in Redis, for the next claim. Postgres
-// refuses a late commit if the claim is lost, so repeating it is harmless.
+// could be called again. After each failure it also spools the outcome in Redis, for the next claim, unless d was
+// loaded from there. Postgres refuses a late commit if the claim is lost, so repeating it is harmless.
 //
 // It returns an error if the claim is lost, if Postgres already has another outcome of a spooled attempt
 // (ledger.ErrStale), or if ctx ends. If Postgres refuses the content of the outcome, commitOutcome removes all texts of
 // agents and clients and tries again. If Postgres refuses that too, it returns the error.
 func (e *Executor) commitOutcome(ctx context.Context, c *ledger.Claim, d *decision, commit commitFunc,
 ) (ledger.Recorded, error) {
-	stripped := false
+	stripped, isOwn := false, !d.spooled
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, e.RecordPause) {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.RecordTimeout)
 		rec, err := commit(try, c, d.Outcome)
@@ -137,7 +137,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *ledger.Claim, d *decisi
 			stripped = true
 			continue
 		}
-		d.spooled = d.spooled || e.spoolOutcome(ctx, c, d.Outcome)
+		d.spooled = isOwn && e.spoolOutcome(ctx, c, *d) || d.spooled
 		e.Logger.Warn("outcome not recorded yet, trying again", logging.About(logging.Postgres), "delivery", c.ID,
 			"status", d.Status, "error", err)
 		if loop.Pause(ctx, pause) != nil {

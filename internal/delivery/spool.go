@@ -22,7 +22,8 @@ import (
 // programs may write to the same Redis. See docs/design/delivery.md.
 type OutcomeSpool interface {
 	Put(ctx context.Context, id string, outcome []byte) error
-	Get(ctx context.Context, id string) ([]byte, error) // nil: no outcome
+	PutMissing(ctx context.Context, id string, outcome []byte) error // does nothing if Redis has an outcome
+	Get(ctx context.Context, id string) ([]byte, error)              // nil: no outcome
 	Delete(ctx context.Context, id string) error
 }
 
@@ -37,19 +38,24 @@ type spoolError struct{ error }
 
 func (e *spoolError) Unwrap() error { return e.error }
 
-// spoolOutcome stores the outcome o of claim c in Redis (sealOutcome), and reports whether that succeeded. It logs a
-// failure. If an earlier attempt has no outcome in Postgres, an attempt without a call stores nothing: it may have
+// spoolOutcome stores the outcome of claim c in Redis (sealOutcome), and reports whether that succeeded. It logs a
+// failure. If d was spooled before, it stores d again only if Redis lost it: a later claim may have spooled its own
+// outcome. If an earlier attempt has no outcome in Postgres, an attempt without a call stores nothing: it may have
 // ended before it loaded the spooled outcome of the earlier attempt, which it would replace.
-func (e *Executor) spoolOutcome(ctx context.Context, c *ledger.Claim, o ledger.Outcome) bool {
-	if c.Unfinished && !o.Called {
+func (e *Executor) spoolOutcome(ctx context.Context, c *ledger.Claim, d decision) bool {
+	if c.Unfinished && !d.Called {
 		return false
 	}
+	put := e.Spool.Put
+	if d.spooled {
+		put = e.Spool.PutMissing
+	}
 	b, err := sealOutcome(e.Keys, c, ledger.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
-		Epoch: c.Epoch, Outcome: o})
+		Epoch: c.Epoch, Outcome: d.Outcome})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 		defer cancel()
-		err = e.Spool.Put(ctx, c.ID.String(), b)
+		err = put(ctx, c.ID.String(), b)
 	}
 	if err != nil {
 		e.Logger.Warn("neither Postgres nor Redis accepts the outcome; this process keeps it in memory",
@@ -77,7 +83,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *ledger.Claim) (*le
 	}
 	past, err := openOutcome(e.Keys, c, sealed)
 	if err != nil {
-		e.ignoreSpooled(c, spooledUnreadable, err)
+		e.ignoreSpooled(c, "unreadable", err)
 		return nil, nil
 	}
 	if base := c.Attempt - c.Budget; c.Replay && past.Attempt <= base && past.Outcome.Status != outcome.Delivered {
@@ -119,7 +125,7 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past le
 	res, err := e.recordOutcome(ctx, a, d, adopt)
 	switch {
 	case errors.Is(err, ledger.ErrStale):
-		e.ignoreSpooled(a.claim, spooledOld, err)
+		e.ignoreSpooled(a.claim, "old", err)
 		e.dropSpooled(ctx, a.claim.ID)
 	case err == nil && res.Status == outcome.Delivered: // recordOutcome deletes all other outcomes
 		e.dropSpooled(ctx, a.claim.ID)
@@ -138,18 +144,10 @@ func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	}
 }
 
-// Reasons for ignoring a spooled outcome; values of the metric herald_spooled_outcomes_ignored_total.
-const (
-	// spooledUnreadable: the outcome cannot be decrypted. Herald did not write it, it was copied from another delivery,
-	// it is damaged, or its key was removed from the keyset.
-	spooledUnreadable = "unreadable"
-	// spooledOld: Postgres already has another outcome of the same attempt.
-	spooledOld = "old"
-)
-
 // ignoreSpooled counts a spooled outcome that is ignored, and logs a warning. why is the label of the metric:
-// spooledUnreadable or spooledOld. It logs at most once a minute, because another program that writes to Redis could
-// cause a warning for every delivery.
+// "unreadable" if the outcome cannot be decrypted (Herald did not write it, it was copied from another delivery, it is
+// damaged, or its key was removed from the keyset), and "old" if Postgres already has another outcome of the attempt.
+// It logs at most once a minute, because another program that writes to Redis could cause a warning for every delivery.
 func (e *Executor) ignoreSpooled(c *ledger.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()

@@ -39,6 +39,14 @@ func (s Spool) Put(ctx context.Context, key string, sealed []byte) error {
 	return nil
 }
 
+// PutMissing stores a value, unless Redis has one with the same key. Redis deletes it after the spool's TTL.
+func (s Spool) PutMissing(ctx context.Context, key string, sealed []byte) error {
+	if err := s.rdb.SetNX(ctx, s.prefix+key, sealed, s.ttl).Err(); err != nil {
+		return fmt.Errorf("store %s %s in Redis again: %w", s.what, key, err)
+	}
+	return nil
+}
+
 // Get returns the first maxSpooledBytes of the value with this key, or nil if Redis has no such value. If another
 // program stored a value that is not a string, it returns an empty slice that is not nil: the caller cannot decrypt it,
 // and so ignores the value.

@@ -32,7 +32,12 @@ func TestSpool(t *testing.T) {
 			heraldtest.Must(t, c.spool.Put(ctx, "a", []byte(v)))
 			holds("a", []byte(v))
 		}
+		heraldtest.Must(t, c.spool.PutMissing(ctx, "a", []byte("third")))
+		holds("a", []byte("second"))
 		holds("b", nil)
+		heraldtest.Must(t, c.spool.Delete(ctx, "a"))
+		heraldtest.Must(t, c.spool.PutMissing(ctx, "a", []byte("fourth")))
+		holds("a", []byte("fourth"))
 		if ttl := q.rdb.TTL(ctx, c.key).Val(); ttl < c.kept-time.Hour || ttl > c.kept {
 			t.Errorf("%s: kept for %s", name, ttl)
 		}
