@@ -110,6 +110,7 @@ func openPostgres(t *testing.T) *database {
 // pair is the state of one sequence on both stores.
 type pair struct {
 	*rand.Rand
+	batches *rand.Rand // draws the operations of batches; nil: none
 	seed    uint64
 	t       *testing.T
 	conn    *pgx.Conn
@@ -118,6 +119,7 @@ type pair struct {
 	now     time.Time
 	tasks   []ledger.Task
 	claims  [][2]*ledger.Claim // the same claim of Postgres and of the model
+	members [][2][]ledger.Member
 	log     []string
 	differs string
 }
@@ -126,6 +128,9 @@ func (d *database) compareSeed(t *testing.T, seed uint64) *pair {
 	p := &pair{Rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, t: t, conn: d.conn, pg: d.strict,
 		now: time.Now().UTC().Truncate(time.Second)}
 	p.model = model.New(func() time.Time { return p.now })
+	if !slices.Contains(seeds, seed) { // they found an error before there were batches, and keep their sequences
+		p.batches = rand.New(rand.NewPCG(seed, 1))
+	}
 	if p.IntN(8) > 0 {
 		p.model.KeepOrder()
 	} else {
@@ -356,6 +361,11 @@ func (p *pair) job() job.Job {
 	if p.IntN(12) == 0 {
 		j.Action.TimeoutMs = 5000
 	}
+	if p.batches != nil && p.batches.IntN(4) > 0 { // many of one agent, so that there is a backlog
+		timeout := j.Action.TimeoutMs
+		j = storetest.Feedback(1, 1+p.batches.IntN(12))
+		j.ClientAddress[0], j.Action.TimeoutMs = byte(p.batches.IntN(4)), timeout
+	}
 	return j
 }
 
@@ -399,6 +409,10 @@ func (p *pair) someClaim() (c [2]*ledger.Claim, found bool) {
 // step applies one random operation.
 func (p *pair) step() {
 	ctx := p.t.Context()
+	if p.batches != nil && p.batches.IntN(4) == 0 {
+		p.stepBatch()
+		return
+	}
 	switch n := p.IntN(100); {
 	case n < 14:
 		p.accept()
@@ -498,7 +512,11 @@ func (p *pair) step() {
 }
 
 func (p *pair) accept() {
-	in := make([]ledger.Intake, 1+p.IntN(4))
+	n := 1 + p.IntN(4)
+	if p.batches != nil && len(p.tasks) == 0 {
+		n += 20
+	}
+	in := make([]ledger.Intake, n)
 	bulk := p.IntN(6) == 0
 	for i := range in {
 		in[i] = ledger.Intake{Job: p.job(), Source: p.source(), Bulk: bulk}
@@ -546,6 +564,46 @@ func (p *pair) claim() {
 	})
 	if same && claims[0] != nil {
 		p.claims = append(p.claims, claims)
+	}
+}
+
+// stepBatch claims members for a claim that may call the agent, or gives back some of the last members.
+func (p *pair) stepBatch() {
+	if n := len(p.members); n > 0 && p.batches.IntN(3) == 0 {
+		all := p.members[n-1-p.batches.IntN(min(n, 3))]
+		from := p.batches.IntN(len(all[0]))
+		p.note("give back from %s", short(all[0][from].Key))
+		both(p, func(s storetest.Store, i int) (any, error) { return nil, s.GiveBack(p.t.Context(), all[i][from:]) })
+		return
+	}
+	var leaders [][2]*ledger.Claim
+	for _, c := range p.claims {
+		no, _, running := p.model.Held(c[1].ID)
+		if running && no == c[1].No && c[0].MayCall && c[0].Job.Kind == job.KindNewFeedback {
+			leaders = append(leaders, c)
+		}
+	}
+	if len(leaders) == 0 {
+		return
+	}
+	leader, most := leaders[p.batches.IntN(len(leaders))], 1+p.batches.IntN(6)
+	p.note("claim at most %d members of %s", most, short(leader[0].Key))
+	var claimed [2][]ledger.Member
+	_, same := both(p, func(s storetest.Store, i int) (shown []ledger.Claim, err error) {
+		claimed[i], err = s.ClaimMembers(p.t.Context(), leader[i], most, 2*time.Minute)
+		for _, m := range claimed[i] {
+			c := *m.Claim
+			c.No, c.Again = 0, false
+			shown = append(shown, c)
+		}
+		return shown, err
+	})
+	if !same || len(claimed[0]) == 0 {
+		return
+	}
+	p.members = append(p.members, claimed)
+	for i, m := range claimed[0] {
+		p.claims = append(p.claims, [2]*ledger.Claim{m.Claim, claimed[1][i].Claim})
 	}
 }
 

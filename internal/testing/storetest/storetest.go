@@ -42,6 +42,8 @@ type Store interface {
 	Hints(ctx context.Context, c *ledger.Claim) ([]ledger.Hint, error)
 	Bind(ctx context.Context, c *ledger.Claim, b ledger.Binding) error
 	ReportVerified(ctx context.Context, chains []uint64) error
+	ClaimMembers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Member, error)
+	GiveBack(ctx context.Context, all []ledger.Member) error
 
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
