@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
@@ -56,7 +57,11 @@ func (p *process) Tools(ctx context.Context, _ mcpcall.Endpoint, _ bool) (mcpcal
 	if err := p.pause(ctx, p.h.some("tools", strconv.Itoa(p.name), p.h.tempo.latency)); err != nil {
 		return mcpcall.ToolSet{}, &mcpcall.CallError{Stage: mcpcall.StageList, Err: err}
 	}
-	return mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}, Protocol: "2025-06-18"}, nil
+	offered := mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}, Protocol: "2025-06-18"}
+	if p.h.batches {
+		offered.Tools = append(offered.Tools, mcpcall.Tool{Name: tools.Batch, InputSchema: fmt.Appendf(nil, batchSchema, 5)})
+	}
+	return offered, nil
 }
 
 // manner is an agent's reaction to a call.
@@ -127,16 +132,47 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 	lost := func(written bool, err error) (mcpcall.Answer, error) {
 		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: written, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
 	}
-	about := r.Meta[tools.MetaKey].(map[string]any)
-	id := uuid.MustParse(about["id"].(string))
+	list, isBatch := r.Meta[tools.MetaKey].([]any)
+	sent, _ := r.Arguments["deliveries"].([]any)
+	if !isBatch {
+		list, sent = []any{r.Meta[tools.MetaKey]}, []any{r.Arguments}
+	}
+	ids := make([]uuid.UUID, len(list))
+	for i, about := range list {
+		ids[i] = uuid.MustParse(about.(map[string]any)["id"].(string))
+	}
+	id := ids[0]
 	p.at("secured", id)
 	if err := p.pause(ctx, p.h.some("connect", id.String(), p.h.tempo.latency)); err != nil {
 		return lost(false, err) // nothing was written yet
 	}
+	if isBatch && p.h.dice("refuses the batch", id.String()).Float64() < .1 {
+		p.h.count("batch refused")
+		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Code: -32602, Written: true, Err: errors.New("too many")}
+	}
 	m, after := p.h.manner(id)
-	c := p.h.calls(p, id, about["attempt"].(int), m, ctx)
-	if sent := fmt.Sprint(r.Arguments["deliveryId"]); sent != id.String() {
-		p.h.violated(id, "the call says deliveryId %s", sent)
+	answer := m.answer
+	hows := make([]manner, len(ids))
+	for i := range hows {
+		hows[i] = m
+	}
+	if isBatch && m.ok {
+		answer = p.h.answerBatch(ids, hows)
+	}
+	heads := len(ids)
+	if !m.reads {
+		heads = 1 // the agent received nothing, so the members are given back
+	}
+	calls := p.h.callsAll(p, ids[:heads], list, hows, ctx)
+	for i, item := range sent {
+		if said := fmt.Sprint(item.(map[string]any)["deliveryId"]); said != ids[i].String() {
+			p.h.violated(ids[i], "the call says deliveryId %s", said)
+		}
+	}
+	ended := func(heard bool) {
+		for _, c := range calls {
+			p.h.ended(c, heard)
+		}
 	}
 	p.at("calling", id)
 	answered := time.NewTimer(after)
@@ -149,16 +185,40 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 	case <-p.ctx.Done():
 	}
 	if p.alive() != nil {
-		p.h.ended(c, false)
+		ended(false)
 		return lost(m.reads, errKilled)
 	}
 	if !heard || ctx.Err() != nil && p.h.dice("late answer", id.String()).Float64() < .5 { // the process was frozen: both are ready
-		p.h.ended(c, false)
+		ended(false)
 		return lost(m.reads, ctx.Err())
 	}
-	p.h.ended(c, true)
+	ended(true)
 	p.at("heard", id)
-	return m.answer()
+	return answer()
+}
+
+// answerBatch draws the agent's result for each delivery of a batch, and sets hows accordingly.
+func (h *history) answerBatch(ids []uuid.UUID, hows []manner) func() (mcpcall.Answer, error) {
+	h.count("batch answered")
+	var results []string
+	for i, id := range ids {
+		status := tools.ItemAccepted
+		switch x := h.dice("result", id.String()).Float64(); {
+		case x < .1:
+			status, hows[i].ok = tools.ItemRetry, false
+		case x < .13:
+			status, hows[i].ok = tools.ItemRejected, false
+		case x < .2:
+			hows[i].ok, hows[i].known = false, false
+			continue
+		}
+		results = append(results, fmt.Sprintf(`{"deliveryId":%q,"status":%q}`, id, status))
+	}
+	text := `{"results":[` + strings.Join(results, ",") + `]}`
+	return func() (mcpcall.Answer, error) {
+		raw := fmt.Appendf(nil, `{"content":[{"type":"text","text":%q}],"structuredContent":%s}`, text, text)
+		return mcpcall.Answer{Raw: raw, Text: text, Protocol: "2025-06-18"}, nil
+	}
 }
 
 // limiter refuses some calls, as an origin's limits would.

@@ -114,6 +114,28 @@ func (b *books) Extend(ctx context.Context, c *ledger.Claim, d time.Duration) er
 	})
 }
 
+func (b *books) ClaimMembers(ctx context.Context, leader *ledger.Claim, n int, lease time.Duration) ([]ledger.Member, error) {
+	all, err := ask(ctx, b, "claim members", leader.ID.String(), true, func(ctx context.Context) ([]ledger.Member, error) {
+		got, err := b.base.ClaimMembers(ctx, leader, n, lease)
+		for _, m := range got {
+			b.p.h.claimed(b.p, m.Claim)
+		}
+		return got, err
+	})
+	for _, m := range all {
+		b.p.h.holds(b.p, m.Claim)
+		b.p.h.count("claimed for a batch")
+	}
+	return all, err
+}
+
+func (b *books) GiveBack(ctx context.Context, all []ledger.Member) error {
+	return b.do(ctx, "give back", all[0].ID.String(), true, func(ctx context.Context) error {
+		b.p.h.countN("given back", len(all))
+		return b.base.GiveBack(ctx, all)
+	})
+}
+
 // Hints and Bind are not called in histories, which believe the jobs.
 func (b *books) Hints(context.Context, *ledger.Claim) ([]ledger.Hint, error) { return nil, nil }
 

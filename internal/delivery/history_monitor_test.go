@@ -50,6 +50,7 @@ type claimed struct {
 // made is a call that was made.
 type made struct {
 	p          *process
+	with       []*made // the calls of the same batch
 	claim      *claimed
 	how        manner
 	from, to   time.Time // to is zero while the call runs
@@ -167,15 +168,25 @@ func (h *history) extended(c *ledger.Claim, until time.Time) {
 	h.counts["lease extended"]++
 }
 
-// calls notes that a process begins to write a call, and checks all that must hold then.
-func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx context.Context) *made {
+// callsAll notes the calls of all deliveries of a request.
+func (h *history) callsAll(p *process, ids []uuid.UUID, about []any, hows []manner, ctx context.Context) []*made {
+	all := make([]*made, 0, len(ids))
+	for i, id := range ids {
+		all = append(all, h.calls(p, id, about[i].(map[string]any)["attempt"].(int), hows[i], ctx, all))
+	}
+	return all
+}
+
+// calls notes that a process begins to write a call, and checks all that must hold then. with are the calls that
+// precede it in the same batch.
+func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx context.Context, with []*made) *made {
 	no, until, running := h.ground.Held(id)
 	now := time.Now()
 	deadline, bounded := ctx.Deadline()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.holding[p][id]
-	call := &made{p: p, claim: c, how: how, from: now, until: deadline}
+	call := &made{p: p, claim: c, how: how, from: now, until: deadline, with: with}
 	h.log = append(h.log, occurrence{now, p, id, fmt.Sprintf("calls attempt %d; the agent %s", attempt, how.name)})
 	if c == nil || c.attempt != attempt {
 		h.breaks(id, "a call of attempt %d without any claim", attempt)

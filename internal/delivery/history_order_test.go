@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
@@ -31,6 +32,12 @@ func (h *history) judgeOrder(call *made, slept bool) {
 	}
 	for other, c := range h.clients {
 		if other == id || c.key != mine.key {
+			continue
+		}
+		if slices.ContainsFunc(call.with, func(m *made) bool { return m.claim.id == other }) {
+			if c.seq > mine.seq {
+				h.breaks(id, "a batch has feedback %d after %d", mine.seq, c.seq)
+			}
 			continue
 		}
 		for _, m := range h.made[other] {

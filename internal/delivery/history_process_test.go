@@ -59,7 +59,11 @@ func (h *history) newProcess(name int) *process {
 		_ = p.alive()
 		return time.Now()
 	}
-	executor := must(NewExecutor(Config{Ledger: books, Chain: func(uint64) (event.Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
+	var members MemberLedger
+	if h.batches {
+		members = books
+	}
+	executor := must(NewExecutor(Config{Ledger: books, Members: members, Chain: func(uint64) (event.Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
 		Resolver: p, Fetcher: p, Caller: p, Keys: h.keys, Dispatcher: dispatcher, Spool: &safe{redis, h}, Admission: h.limits(p),
 		Schedule: must(outcome.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
 		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, SpoolTimeout: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,

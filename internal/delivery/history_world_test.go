@@ -77,6 +77,7 @@ type history struct {
 	seed    uint64
 	tempo   tempo
 	planted fault
+	batches bool // agents offer the batch tool
 	metrics *Metrics
 	keys    *secret.Keyset
 
@@ -108,7 +109,7 @@ type history struct {
 }
 
 func newHistory(seed uint64, t tempo, planted fault, metrics *Metrics, keys *secret.Keyset) *history {
-	h := &history{monitor: newMonitor(), seed: seed, tempo: t, planted: planted, metrics: metrics, keys: keys, began: time.Now(),
+	h := &history{monitor: newMonitor(), seed: seed, tempo: t, planted: planted, batches: seed%4 == 3, metrics: metrics, keys: keys, began: time.Now(),
 		hopeless: map[uuid.UUID]bool{}, replays: map[uuid.UUID]int{}}
 	h.rolls.n = map[string]uint64{}
 	h.redis = newRedisDouble(h)
