@@ -13,7 +13,8 @@ import (
 
 // ClaimMembers claims at most n deliveries that can be sent in one call with the leader: the next ones of the backlog,
 // and those that follow the leader or one of these in its ordering key.
-func (s *Store) ClaimMembers(_ context.Context, leader *ledger.Claim, n int, lease time.Duration) (all []ledger.Member, err error) {
+func (s *Store) ClaimMembers(_ context.Context, leader *ledger.Claim, n int,
+	lease time.Duration) (all []ledger.Member, err error) {
 	defer s.lock()()
 	now, first := s.now(), s.findID(leader.ID)
 	if n = min(n, ledger.MaxMembers); first == nil || first.Status.Final() {
@@ -81,9 +82,11 @@ func (s *Store) listHeads(leader *row, now time.Time, n int) (heads []*row) {
 func (s *Store) listFollowers(leader, r *row, n int) (list []*row) {
 	var behind []*row
 	for _, o := range s.rows {
-		delays := o.job.Kind == job.KindFeedbackRevoked && !o.DelaysUntil.IsZero() && o.job.OrderSeq() >= r.job.OrderSeq()
-		if o.isMateOf(r) && !o.Status.Final() && o.Status != outcome.Held &&
-			(delays || o.job.Kind != job.KindFeedbackRevoked && o.job.OrderSeq() > r.job.OrderSeq()) {
+		isBehind := o.job.OrderSeq() > r.job.OrderSeq()
+		if o.job.Kind == job.KindFeedbackRevoked { // a retraction, which goes before the event with its index
+			isBehind = !o.DelaysUntil.IsZero() && o.job.OrderSeq() >= r.job.OrderSeq()
+		}
+		if o.isMateOf(r) && !o.Status.Final() && o.Status != outcome.Held && isBehind {
 			behind = append(behind, o)
 		}
 	}
@@ -114,7 +117,9 @@ func sortMembers(groups [][]*row, n int) (members []*row) {
 			all = append(all, last)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b place) int { return cmp.Or(compareBulk(a.bulk, b.bulk), cmp.Compare(a.seq, b.seq)) })
+	slices.SortStableFunc(all, func(a, b place) int {
+		return cmp.Or(compareBulk(a.bulk, b.bulk), cmp.Compare(a.seq, b.seq))
+	})
 	var blocked []*row
 	for _, p := range all[:min(n, len(all))] {
 		if !p.HandedAt.IsZero() || slices.ContainsFunc(blocked, p.isMateOf) {
