@@ -567,7 +567,7 @@ func (p *pair) claim() {
 	}
 }
 
-// stepBatch claims members for a random claim that may call the agent, or gives back some of the last ones.
+// stepBatch claims members, or gives some of them back.
 func (p *pair) stepBatch() {
 	if n := len(p.members); n > 0 && p.batches.IntN(3) == 0 {
 		all := p.members[n-1-p.batches.IntN(min(n, 3))]
