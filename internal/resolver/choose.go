@@ -5,7 +5,6 @@ import (
 	"math/big"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
@@ -33,7 +32,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 	if first == nil {
 		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: outcome.NoMCPEndpoint}
 	}
-	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
+	return erc8004.MCPEntry{}, "refused: " + text.JoinFirst(passed, 3, "; "), first
 }
 
 // describeChoice describes the chosen entry e, the reasons passed why better entries were refused, and left, the number
@@ -44,20 +43,10 @@ func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 		out = "the command " + excerpt(e.Command)
 	}
 	if len(passed) > 0 {
-		out += "; refused before it: " + joinFirst(passed)
+		out += "; refused before it: " + text.JoinFirst(passed, 3, "; ")
 	}
 	if left > 0 {
 		out += fmt.Sprintf("; %s ranked below it", text.Count(left, "other MCP entry is", "other MCP entries are"))
-	}
-	return out
-}
-
-// joinFirst returns the first three texts and the number of the others.
-func joinFirst(of []string) string {
-	const most = 3
-	out := strings.Join(of[:min(len(of), most)], "; ")
-	if n := len(of) - most; n > 0 {
-		out += fmt.Sprintf("; and %d more", n)
 	}
 	return out
 }

@@ -1,6 +1,9 @@
 package text
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Count returns a number and the words for one or for many: "1 delivery is", "2 deliveries are".
 func Count[N int | int64 | uint64](n N, one, many string) string {
@@ -13,4 +16,13 @@ func Plural[N int | int64 | uint64](n N, one, many string) string {
 		return one
 	}
 	return many
+}
+
+// JoinFirst joins at most most names and counts the others: "a, b and 3 more".
+func JoinFirst(names []string, most int, separator string) string {
+	out := strings.Join(names[:min(len(names), most)], separator)
+	if n := len(names) - most; n > 0 {
+		out += fmt.Sprintf(" and %d more", n)
+	}
+	return out
 }

@@ -9,4 +9,9 @@ func TestCount(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	for most, want := range map[int]string{1: "a and 2 more", 2: "a, b and 1 more", 3: "a, b, c", 4: "a, b, c"} {
+		if got := JoinFirst([]string{"a", "b", "c"}, most, ", "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }

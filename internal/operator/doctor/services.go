@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -199,9 +198,6 @@ func (d *doctor) compareWorkers(ctx context.Context, q *queue.Queue) []Finding {
 	return nil
 }
 
-// maxForeignTypes bounds the task types of other programs that are listed.
-const maxForeignTypes = 10
-
 // checkForeign warns about tasks of other programs in the queues that Herald reads.
 func checkForeign(q *queue.Queue) []Finding {
 	found, err := q.ListForeign(job.TaskTypes())
@@ -211,18 +207,14 @@ func checkForeign(q *queue.Queue) []Finding {
 	if len(found) == 0 {
 		return nil
 	}
-	names := make([]string, 0, maxForeignTypes+1)
-	for i, f := range found {
-		if i == maxForeignTypes {
-			names = append(names, fmt.Sprintf("%d more", len(found)-i))
-			break
-		}
+	var names []string
+	for _, f := range found {
 		names = append(names, fmt.Sprintf("%q in queue %s", f.Type, f.Lane))
 	}
 	return reportWarning("another program's tasks are in queues that Herald reads, which delays them: %s. "+
 		"Give Herald a Redis database of its own; "+
 		"if only the queue default is shared, HERALD_REDIS_INTAKE=off leaves it alone",
-		strings.Join(names, ", "))
+		text.JoinFirst(names, 10, ", "))
 }
 
 // checkUnread warns about jobs in queues that no worker reads.

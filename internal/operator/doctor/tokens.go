@@ -105,14 +105,7 @@ func (c *tokenCheckup) judgeTokens() []Finding {
 }
 
 // firstFew joins the first few names and counts the others.
-func firstFew(names []string) string {
-	const most = 3
-	out := strings.Join(names[:min(len(names), most)], ", ")
-	if n := len(names) - most; n > 0 {
-		out += fmt.Sprintf(" and %d more", n)
-	}
-	return out
-}
+func firstFew(names []string) string { return text.JoinFirst(names, 3, ", ") }
 
 // maxAsked bounds the authorization servers that the doctor asks.
 const maxAsked = 8

@@ -105,7 +105,6 @@ func Server(raw json.RawMessage) string {
 
 // Tools lists tools on one line: "2: agent.receiveFeedback, other (without a schema)".
 func Tools(raw json.RawMessage) string {
-	const most = 10
 	var tools []ledger.KnownTool
 	switch err := json.Unmarshal(raw, &tools); {
 	case len(raw) == 0 || err != nil:
@@ -114,18 +113,14 @@ func Tools(raw json.RawMessage) string {
 		return "none"
 	}
 	var names []string
-	for _, t := range tools[:min(len(tools), most)] {
+	for _, t := range tools {
 		name := text.Shorten(t.Name)
 		if !t.Schema {
 			name += " (without a schema)"
 		}
 		names = append(names, name)
 	}
-	words := fmt.Sprintf("%d: %s", len(tools), strings.Join(names, ", "))
-	if n := len(tools) - most; n > 0 {
-		words += fmt.Sprintf(" and %d more", n)
-	}
-	return words
+	return fmt.Sprintf("%d: %s", len(tools), text.JoinFirst(names, 10, ", "))
 }
 
 // CountTools returns the number of tools in a list, or "-" for an unknown list.

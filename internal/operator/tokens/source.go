@@ -152,15 +152,11 @@ func typeIssuer(issuer string) string {
 
 // listIssuers joins the first few issuers.
 func listIssuers(issuers []string) string {
-	const most = 4
 	var names []string
-	for _, i := range issuers[:min(len(issuers), most)] {
+	for _, i := range issuers {
 		names = append(names, typeIssuer(i))
 	}
-	if n := len(issuers) - most; n > 0 {
-		names = append(names, fmt.Sprintf("%d more", n))
-	}
-	return strings.Join(names, ", ")
+	return text.JoinFirst(names, 4, ", ")
 }
 
 // readChallenge returns the agent's challenge to a request without a credential.
