@@ -28,14 +28,8 @@ func costsOf(ctx context.Context) *Costs {
 	return &Costs{}
 }
 
-// beginConnecting starts to measure a wait for a connection. The returned function adds its duration to c.Connecting.
-func (c *Costs) beginConnecting(clock func() time.Time) func() {
+// measureWait starts to measure a wait. The returned function adds its duration to sum.
+func measureWait(sum *time.Duration, clock func() time.Time) func() {
 	began := clock()
-	return func() { c.Connecting += clock().Sub(began) }
-}
-
-// beginListing starts to measure a wait for a tool list. The returned function adds its duration to c.Listing.
-func (c *Costs) beginListing(clock func() time.Time) func() {
-	began := clock()
-	return func() { c.Listing += clock().Sub(began) }
+	return func() { *sum += clock().Sub(began) }
 }

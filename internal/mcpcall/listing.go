@@ -23,7 +23,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 		return set, nil
 	}
 	costs := costsOf(ctx)
-	defer costs.beginListing(c.pool.cfg.Clock)()
+	defer measureWait(&costs.Listing, c.pool.cfg.Clock)()
 	select {
 	case c.listing <- struct{}{}:
 		defer func() { <-c.listing }()

@@ -259,7 +259,7 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 			}
 		}
 		costs := costsOf(ctx)
-		waited := costs.beginConnecting(p.cfg.Clock) // before the connection can be ready
+		waited := measureWait(&costs.Connecting, p.cfg.Clock) // before the connection can be ready
 		if s.opening == nil {
 			o := &opening{done: make(chan struct{})}
 			s.opening = o
